@@ -1,9 +1,11 @@
 """Shared fixtures: where the real collections are, and the command line in this process."""
 
+import copy
 import logging
 import os
 import signal
 import warnings
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join([UNFLUSHED, *PLACES])
 ALONE = os.environ.get("HARDNEG_TEST_SHARED") == "0"  # as if nothing lay beside the project
 SHARED = Path(os.devnull if ALONE else Path(__file__).resolve().parents[2] / "shared" / "data")
 PRECISIONS = ("float32", "bfloat16")
+SMALL = 8 << 20  # bytes
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -40,6 +43,30 @@ def sketched():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(results, "draw_learning_curve", sketch)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def read_once():
+    """A small model whose files were read before is copied in memory: transformers takes longer to read it."""
+    from hardneg.models import tower
+
+    known = OrderedDict()
+
+    def read(folder, source, *, real=tower.read_transformer):
+        files = sorted(file for file in Path(folder).rglob("*") if file.is_file())
+        stats = [file.stat() for file in files]
+        if sum(stat.st_size for stat in stats) > SMALL or any(file.suffix == ".py" for file in files):
+            return real(folder, source)
+        key = (source, *zip(files, ((stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats), strict=True))
+        if key not in known:
+            known[key] = real(folder, source)
+            if len(known) > 8:
+                known.popitem(last=False)
+        return copy.deepcopy(known[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tower, "read_transformer", read)
         yield
 
 

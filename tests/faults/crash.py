@@ -31,7 +31,6 @@ import bm25s
 import matplotlib.backends.backend_agg
 import tqdm
 import transformers.models.bert.modeling_bert
-import typer
 
 import hardneg.api.recipes
 from faults.aftermath import UNREAD, damaged, differences, digest, ended
@@ -72,7 +71,7 @@ def make_world(root):
     matplotlib.backends.backend_agg.FigureCanvasAgg.print_png = lambda canvas, stream, **options: stream.write(
         b"a picture, which takes long"
     )
-    cli.app = typer.main.get_command(cli.app)  # built once
+    cli.commands()  # built once
     loading._read = read_once
     for command, name in (("encode", "embeddings"), ("mine", "pool")):  # what others begin with
         run_here(root, command).joinpath("out").rename(root / "made" / name)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import logging
 import os
 import re
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from types import FrameType
 from typing import Any
@@ -52,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
         check_system()
         if flag := without_value(words):
             raise SettingsError("USAGE", f"the value of {flag} is empty", f"give one, or leave {flag} out")
-        status = app(args=words, prog_name="hardneg", standalone_mode=False)
+        status = commands()(args=words, prog_name="hardneg", standalone_mode=False)
         if status == INTERRUPTED:
             raise KeyboardInterrupt
         sys.stdout.flush()
@@ -70,6 +71,12 @@ def run(arguments: Sequence[str]) -> int:
 
             traceback.print_exc()
         return status
+
+
+@functools.cache
+def commands() -> Callable[..., Any]:
+    """The commands as click runs them; a process that runs several builds them once."""
+    return typer.main.get_command(app)
 
 
 def without_value(words: Sequence[str]) -> str:
