@@ -9,10 +9,11 @@ from worlds.tiny_models import tiny_bert, tiny_roberta
 
 
 @pytest.fixture(scope="session", autouse=True)
-def two_maps():
-    """A report has maps of two states: each takes a third of a second, and there are many reports."""
+def quick_maps():
+    """A report has maps of two states, of few steps: each takes a third of a second, and there are many reports."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hardneg.report.facts_vectors.MAPPED_STATES", 2)
+        patch.setattr("hardneg.report.facts_vectors.MAP_STEPS", 250)
         yield
 
 

@@ -17,6 +17,7 @@ from hardneg.report.table import NotRecorded, Table
 from hardneg.storage.artifacts import is_published, load_array
 
 MAPPED_QUERIES, MAPPED_STATES = 40, 4
+MAP_STEPS = 500  # of t-SNE
 NEIGHBOURS = 15.0  # t-SNE's perplexity
 SEED = 0
 RANKS = (1, 2, 3, 5, 10, 20, 30, 50, 75, 100)
@@ -120,7 +121,7 @@ def _mapped(opened: Opened, state: str, one: SampledVectors) -> list[dict[str, A
     classes = ["query"] * count + ["positive"] * count + ["negative"] * len(hard)
     queries = [*range(count), *range(count), *owner.tolist()]
     perplexity = min(NEIGHBOURS, (len(vectors) - 1) / 3)
-    tsne = TSNE(metric="cosine", init="random", random_state=SEED, perplexity=perplexity, max_iter=500)
+    tsne = TSNE(metric="cosine", init="random", random_state=SEED, perplexity=perplexity, max_iter=MAP_STEPS)
     with threadpool_limits(1):  # so few points are slower on several threads, and their sums would differ
         points = tsne.fit_transform(vectors)
     ids = opened.data.collection.query_ids if opened.data is not None else None
