@@ -10,7 +10,7 @@ from worlds.tiny_models import tiny_bert, tiny_roberta
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_maps():
-    """A report has maps of two states, of few steps: each takes a third of a second, and there are many reports."""
+    """A report has maps of two states, of few steps: each takes a third of a second of many reports."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hardneg.report.facts_vectors.MAPPED_STATES", 2)
         patch.setattr("hardneg.report.facts_vectors.MAP_STEPS", 250)
