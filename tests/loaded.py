@@ -12,6 +12,7 @@ The server has one thread and calculates nothing, so nothing is lost in a fork.
 
 import atexit
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -147,6 +148,11 @@ def run(command, *, timeout=None, check=False, capture_output=False, **options):
     if check:
         done.check_returncode()
     return done
+
+
+def in_studies(patch):
+    """Let studies, whose folder Python must find, run their experiments as such processes."""
+    patch.setattr(importlib.import_module("harness"), "subprocess", types.SimpleNamespace(run=run))
 
 
 def finish(process, timeout=300):

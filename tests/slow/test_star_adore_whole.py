@@ -3,7 +3,6 @@
 import importlib
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -18,7 +17,7 @@ pytestmark = pytest.mark.slow
 def test_the_study_executes_what_is_missing_and_writes_its_page(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(ROOT / "studies"))
     module, harness = importlib.import_module("star_adore"), importlib.import_module("harness")
-    monkeypatch.setattr(harness, "subprocess", SimpleNamespace(run=loaded.run))
+    loaded.in_studies(monkeypatch)
     collection = tiny_collection(tmp_path / "collection")
     model = tiny_model(tmp_path / "model", collection)
     page, out = tmp_path / "page.md", tmp_path / "study"

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import loaded
 from hardneg.data.collection import Collection
 from hardneg.negatives.pool import load_pool
 from worlds.tiny_records import positives_of, run_of
@@ -128,7 +129,8 @@ def test_the_study_of_a_tiny_world(study, world, tmp_path):
 
 
 @pytest.mark.slow
-def test_three_pools_are_trained_on(study, world, tmp_path):
+def test_three_pools_are_trained_on(study, world, tmp_path, monkeypatch):
+    loaded.in_studies(monkeypatch)
     small = ["--train", "--seeds", "1", "--steps", "2", "--queries-per-step", "4", "--dev-queries", "5"]
     text = study.execute(chosen_of(study, world, tmp_path, *small, "--cells", "2"))
     assert "| filtered | not run |" in text
@@ -152,7 +154,8 @@ SMALL = [
 
 
 @pytest.mark.slow
-def test_signals_that_need_a_training(study, signals, world, tmp_path):
+def test_signals_that_need_a_training(study, signals, world, tmp_path, monkeypatch):
+    loaded.in_studies(monkeypatch)
     chosen = chosen_of(study, world, tmp_path, *SMALL, "--signal-dev", "5")
     text = study.execute(chosen)
     kept = sys.modules["outcomes"].read(tmp_path / "kept.jsonl")
