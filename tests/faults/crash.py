@@ -71,7 +71,7 @@ def make_world(root):
     matplotlib.backends.backend_agg.FigureCanvasAgg.print_png = lambda canvas, stream, **options: stream.write(
         b"a picture, which takes long"
     )
-    cli.commands()  # built once
+    cli.commands(cli.app)  # built once
     loading._read = read_once
     for command, name in (("encode", "embeddings"), ("mine", "pool")):  # what others begin with
         run_here(root, command).joinpath("out").rename(root / "made" / name)

@@ -53,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
         check_system()
         if flag := without_value(words):
             raise SettingsError("USAGE", f"the value of {flag} is empty", f"give one, or leave {flag} out")
-        status = commands()(args=words, prog_name="hardneg", standalone_mode=False)
+        status = commands(app)(args=words, prog_name="hardneg", standalone_mode=False)
         if status == INTERRUPTED:
             raise KeyboardInterrupt
         sys.stdout.flush()
@@ -74,7 +74,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 @functools.cache
-def commands() -> Callable[..., Any]:
+def commands(app: typer.Typer) -> Callable[..., Any]:
     """The commands as click runs them; a process that runs several builds them once."""
     return typer.main.get_command(app)
 
