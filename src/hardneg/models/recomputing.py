@@ -33,7 +33,7 @@ def recompute_layers(model: nn.Module) -> None:
             what = f"recompute_layers = true, and a model of type {transformer.config.model_type} cannot"
             raise SettingsError("BAD_SETTING", what, "leave it out; gradient_cache saves memory with every model")
         for layer in layers[:-1]:
-            layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
+            layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)  # type: ignore[assignment]
             layer.gradient_checkpointing = True
 
 
