@@ -10,7 +10,7 @@ import gzip
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ AS_IS, ANEW = "as-is", "anew"
 UNTRAINED, BM25 = "untrained", "bm25"
 REFERENCES = (UNTRAINED, BM25)
 MEASURES = ("nDCG@10", "RR@10", "R@100")  # the first one chooses on dev
+DEPTH = 100  # hits of a test query
 LARGE = 200_000  # bytes beyond which the kept file is compressed
 
 
@@ -71,6 +72,8 @@ class Outcome:
     facts : versions, processor, threads, lengths, precision.
     queries : the test measures of every query, in the order of their ids, packed.
     collection : digest of the collection, whose test queries all sizes share.
+    fused : ``queries``, the same of the run fused with BM25's, and ``weight``, BM25's there. Empty for BM25, and
+        for cells that were made before this was asked.
     """
 
     cell: Cell
@@ -82,10 +85,16 @@ class Outcome:
     queries: dict[str, Any]
     collection: str
     version: int = field(default=1)
+    fused: dict[str, Any] = field(default_factory=dict)
 
     def values(self, measure: str) -> Values:
         """A measure of every test query."""
         return unpacked(self.queries[measure])
+
+    @property
+    def as_fused(self) -> Outcome:
+        """The same cell, with the measures of its run fused with BM25's."""
+        return replace(self, queries=self.fused["queries"])
 
     @property
     def over(self) -> bool:

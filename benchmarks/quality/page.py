@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import difference, insert, paired, table
-from outcomes import Values
+from harness import difference, insert, table
 
-from hardneg.evaluation.significance import holm
-from quality.cells import AS_IS, BM25, FULL, MEASURES, UNTRAINED, Cell, Outcome
-from quality.material import DEV
+from quality.cells import BM25, DEPTH, MEASURES, UNTRAINED, Outcome
+from quality.comparisons import Tested, tests_of, told_fact
+from quality.fused import fused_of, tests_of_fusion
+from quality.groups import PLAINEST, Group, Known, contenders_of, groups_of, of_contender, reference
 from quality.rule import GRID, LEAST, LOOKING, LOOKS, PACE_STEPS
 
 BEGIN, END = "<!-- tables: written by benchmarks/quality -->\n", "<!-- end of tables -->\n"
-OURS, THEIRS, PLAINEST = "hardneg-", "st-", "st-in-batch"
-STARTS = {AS_IS: "the model as it is", "anew": "its top three layers drawn anew"}
 
 RATES = " and ".join(f"{rate:g}" for rate in sorted({point.rate for point in GRID}))
 SCALES = " and ".join(f"{scale:g}" for scale in sorted({point.scale for point in GRID}))
@@ -66,25 +63,11 @@ A *contender* is a tool with a way to train; a *cell* is one training by a conte
 Mining looks at the whole corpus, passages of test queries included, as all these tools do; no test query is seen.
 """
 EMPTY = "Nothing is measured yet."
+FUSION = f"""## Fused with BM25
 
-
-@dataclass(frozen=True)
-class Group:
-    """The cells that are compared: same data, start and time."""
-
-    collection: str
-    size: str
-    start: str
-    minutes: float
-
-    @property
-    def title(self) -> str:
-        """Of its table."""
-        pairs = "all training queries" if self.size == FULL else f"{self.size} training queries, drawn at random"
-        return f"{self.collection}, {pairs}, {STARTS[self.start]}, {self.minutes:g} minutes"
-
-
-Known = Mapping[Cell, Outcome]
+A model's run and BM25's, {DEPTH} hits of each query, as `hardneg fuse --method linear --tune dev` fuses them: the
+weights, multiples of 0.1 that add up to 1, are the best on dev ({MEASURES[0]}). Holm over the tests of this section.
+Cells that were made before this was asked are missing."""
 
 
 def write(path: Path, outcomes: Iterable[Outcome], kept: Path | None = None) -> None:
@@ -103,48 +86,9 @@ def tables(known: Known) -> str:
         told = [row for row in tests if row.group == group]
         parts.append(f"## {group.title}\n\n{figures(known, group)}")
         parts += [tests_table(told)] if told else []
+    parts += fusion(known, groups)
     parts += ["## Where the time goes\n\n" + times(known), "## Machine\n\n" + machines(known)]
     return "\n\n".join(parts)
-
-
-def groups_of(known: Known) -> list[Group]:
-    """What is compared, in order."""
-    cells = (cell for cell in known if not cell.reference)
-    return sorted(
-        {Group(c.collection, c.size, c.start, c.minutes) for c in cells},
-        key=lambda g: (g.collection, g.size != FULL, g.start != AS_IS, g.minutes),
-    )
-
-
-def of_contender(known: Known, group: Group, contender: str) -> list[Outcome]:
-    """The cells of a contender in a group, seed by seed."""
-    same = (
-        one
-        for cell, one in known.items()
-        if cell.contender == contender
-        and (cell.collection, cell.size, cell.start, cell.minutes)
-        == (group.collection, group.size, group.start, group.minutes)
-    )
-    return sorted(same, key=lambda one: one.cell.seed)
-
-
-def reference(known: Known, group: Group, contender: str) -> list[Outcome]:
-    """What is not trained."""
-    start = AS_IS if contender == BM25 else group.start
-    one = known.get(Cell(group.collection, FULL, start, contender, 0, 0))
-    return [] if one is None else [one]
-
-
-def contenders_of(known: Known, group: Group) -> list[str]:
-    """Who has a cell in a group: peers first."""
-    names = {c.contender for c in known if not c.reference and of_contender(known, group, c.contender)}
-    return sorted(names, key=lambda name: (name.startswith(OURS), name))
-
-
-def mean_values(found: Sequence[Outcome], measure: str) -> Values:
-    """A measure of every query, averaged over seeds."""
-    values: Values = np.mean([one.values(measure) for one in found], axis=0)
-    return values
 
 
 # ---------------------------------------------------------------- figures
@@ -191,74 +135,6 @@ def spread(values: Sequence[float]) -> str:
 # ---------------------------------------------------------------- tests
 
 
-@dataclass(frozen=True)
-class Tested:
-    """One of ours against another, on the seeds that both have."""
-
-    group: Group
-    contender: str
-    against: str
-    peer: bool  # whether the other is the best peer
-    seeds: Sequence[int]
-    test: Mapping[str, Any]
-    holm: float = 1.0
-
-
-def tests_of(known: Known, groups: Sequence[Group]) -> list[Tested]:
-    """All tests of the page, corrected together."""
-    found = [one for group in groups for one in tests_of_group(known, group, MEASURES[0])]
-    corrected = holm([one.test["p"] for one in found])
-    return [Tested(**{**vars(one), "holm": float(p)}) for one, p in zip(found, corrected, strict=True)]
-
-
-def tests_of_group(known: Known, group: Group, measure: str) -> list[Tested]:
-    """Each of ours against the best peer, the plainest one and the model before training."""
-    names = contenders_of(known, group)
-    peer = best_peer(known, group, measure)
-    others = list(
-        dict.fromkeys([*([peer] if peer else []), *([PLAINEST] if PLAINEST in names else []), UNTRAINED])
-    )
-    pairs = itertools.product([name for name in names if name.startswith(OURS)], others)
-    tests = (tested(known, group, a, b, b == peer, measure) for a, b in pairs)
-    return [one for one in tests if one is not None]
-
-
-def best_peer(known: Known, group: Group, measure: str) -> str | None:
-    """The peer with the highest mean on test."""
-    peers = [name for name in contenders_of(known, group) if name.startswith(THEIRS)]
-    means = {name: mean_values(of_contender(known, group, name), measure).mean() for name in peers}
-    return max(means, key=lambda name: means[name], default=None)
-
-
-def tested(known: Known, group: Group, a: str, b: str, peer: bool, measure: str) -> Tested | None:
-    """One against another; None where they share no seed."""
-    x = {one.cell.seed: one for one in of_contender(known, group, a)}
-    y = {one.cell.seed: one for one in of_contender(known, group, b)}
-    if b == UNTRAINED:
-        y = {seed: one for seed in x for one in reference(known, group, b)}
-    seeds = sorted(set(x) & set(y))
-    if not seeds:
-        return None
-    check_same([*(x[seed] for seed in seeds), *(y[seed] for seed in seeds)])
-    values = [mean_values([cells[seed] for seed in seeds], measure) for cells in (x, y)]
-    return Tested(group, a, b, peer, seeds, paired(*values))
-
-
-def told_fact(one: Outcome, name: str) -> str:
-    """A condition of a cell, as the page says it; what older cells do not say was the only way then."""
-    value = one.facts.get(name, {"clock": "wall", "dev": DEV}.get(name))
-    return "all" if value is None else str(value)
-
-
-def check_same(found: Sequence[Outcome]) -> None:
-    """Refuse to compare what was not asked the same, or not under the same conditions."""
-    if len({one.collection for one in found}) > 1:
-        raise SystemExit(f"{found[0].cell.name}: the collection has changed since; run its cells anew (--anew)")
-    for name in ("threads", "clock", "device", "precision", "length", "model", "dev", "dev_passages"):
-        if len({told_fact(one, name) for one in found}) > 1:
-            raise SystemExit(f"{found[0].cell.name} and another: different {name}; run its cells anew (--anew)")
-
-
 def tests_table(tests: Sequence[Tested]) -> str:
     """The tests of a group."""
     lines = [
@@ -294,6 +170,30 @@ def verdict(tests: Sequence[Tested]) -> str:
     better = sum(one.holm < 0.05 and one.test["difference"] > 0 for one in tests)
     worse = sum(one.holm < 0.05 and one.test["difference"] < 0 for one in tests)
     return f"better {better}, worse {worse}, open {len(tests) - better - worse}" if tests else "not run"
+
+
+# ---------------------------------------------------------------- with BM25
+
+
+def fusion(known: Known, groups: Sequence[Group]) -> list[str]:
+    """What the models come to whose runs were fused with BM25's; nothing where none was."""
+    tests = tests_of_fusion(known, groups)
+    parts = [FUSION] if tests else []
+    for group in groups:
+        lines = []
+        for contender in (UNTRAINED, *contenders_of(known, group)):
+            if found := fused_of(known, group, contender):
+                seeds = "" if contender == UNTRAINED else ", ".join(str(one.cell.seed) for one in found)
+                means = [
+                    spread([float(one.as_fused.values(measure).mean()) for one in found]) for measure in MEASURES
+                ]
+                weights = spread([one.fused["weight"] for one in found])
+                lines.append([contender, seeds, *means, weights])
+        if lines:
+            told = tests_table([one for one in tests if one.group == group])
+            figures = table(["fused with BM25", "seeds", *MEASURES, "BM25's weight"], lines)
+            parts += [f"### {group.title}", figures, told]
+    return parts
 
 
 # ---------------------------------------------------------------- time and machine

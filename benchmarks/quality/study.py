@@ -131,8 +131,7 @@ class Study:
         if result is None:
             return None
         model = {BM25: None, UNTRAINED: base}.get(cell.contender, work / "model")
-        queries, digest = self._examine(data, model, work, place)
-        outcome = Outcome(cell, **result, facts=self.facts(), queries=queries, collection=digest)
+        outcome = Outcome(cell, **result, facts=self.facts(), **self._examine(data, model, work, place))
         write(self.folder, outcome)
         if (work / "log.jsonl").is_file():
             shutil.copy(work / "log.jsonl", self.folder / "cells" / f"{cell.name}.log.jsonl")
@@ -163,9 +162,7 @@ class Study:
             return None
         return dict(json.loads((work / "result.json").read_text()))
 
-    def _examine(
-        self, data: Path, model: Path | None, work: Path, place: Sequence[int]
-    ) -> tuple[dict[str, Any], str]:
+    def _examine(self, data: Path, model: Path | None, work: Path, place: Sequence[int]) -> dict[str, Any]:
         out = work / "exam.json"
         words = [
             "--exam",
@@ -177,8 +174,7 @@ class Study:
         ]
         if status := self._process(words, work / "exam.txt", place, 4 * 3600):
             raise SystemExit(f"the test of {work.name} failed (exit status {status}), see {work / 'exam.txt'}")
-        found = json.loads(out.read_text())
-        return found["queries"], found["collection"]
+        return dict(json.loads(out.read_text()))
 
     def _process(self, words: Sequence[str], log: Path, place: Sequence[int], patience: float) -> int:
         """A process on its processors; its exit status."""
@@ -247,8 +243,11 @@ def exam(words: Sequence[str]) -> int:
     from quality.exam import examine
 
     data, model, cache, out, device = words
-    values, digest = examine(Path(data), None if model == "bm25" else Path(model), Path(cache), device)
-    Path(out).write_text(json.dumps({"queries": packed_all(values), "collection": digest}))
+    found = examine(Path(data), None if model == "bm25" else Path(model), Path(cache), device)
+    known: dict[str, Any] = {"queries": packed_all(found.values), "collection": found.collection}
+    if found.fused is not None:
+        known["fused"] = {"queries": packed_all(found.fused), "weight": found.weight}
+    Path(out).write_text(json.dumps(known))
     return 0
 
 

@@ -91,6 +91,11 @@ def test_a_study_is_killed_resumed_and_told(world):
 
 def check_cell(cell):
     assert set(cell["queries"]) == {"nDCG@10", "RR@10", "R@100"}
+    if cell["cell"]["contender"] == "bm25":
+        assert cell["fused"] == {}
+    else:
+        assert set(cell["fused"]["queries"]) == set(cell["queries"])
+        assert 0 <= cell["fused"]["weight"] <= 1
     assert cell["facts"]["threads"] == 1
     if cell["cell"]["minutes"]:
         assert 0 < cell["seconds"] < 120  # the study ends who takes longer

@@ -4,6 +4,7 @@ import importlib
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -194,6 +195,42 @@ def test_holm_counts_all_tests_of_the_page(quality, known):
     assert len(tests) == 3
     smallest = min(tests, key=lambda one: one.test["p"])
     assert smallest.holm == pytest.approx(3 * smallest.test["p"])
+
+
+def test_fused_runs_are_compared_with_what_they_are_made_of(quality, known, tmp_path):
+    cells, comparisons, page = quality("cells"), quality("comparisons"), quality("page")
+    assert "Fused" not in page.tables(known)
+    best = cells.packed_all({name: np.ones(40) for name in cells.MEASURES})
+    late = {
+        cell: replace(one, fused={"queries": best, "weight": 0.4})
+        for cell, one in known.items()
+        if cell.contender in ("untrained", "hardneg-warmup")
+        or (cell.contender == "st-in-batch" and cell.seed == 2)
+    }
+    tests = quality("fused").tests_of_fusion(known | late, page.groups_of(known))
+    assert [(one.contender, one.against, one.seeds) for one in tests] == [
+        ("untrained, fused", "the model alone", [0]),
+        ("untrained, fused", "BM25 alone", [0]),
+        ("st-in-batch, fused", "the model alone", [2]),
+        ("st-in-batch, fused", "BM25 alone", [2]),
+        ("hardneg-warmup, fused", "the model alone", [1, 2]),
+        ("hardneg-warmup, fused", "BM25 alone", [1, 2]),
+        ("hardneg-warmup, fused", "st-in-batch, fused", [2]),
+    ]
+    ours = known[next(cell for cell in known if cell.contender == "hardneg-warmup")]
+    assert tests[4].test["difference"] == pytest.approx(1 - ours.values("nDCG@10").mean())
+    assert tests[6].test["difference"] == 0
+    assert min(one.holm for one in tests) == pytest.approx(7 * min(one.test["p"] for one in tests))
+    text = page.tables(known | late)
+    assert (
+        "| hardneg-warmup | 1, 2 | 1.0000 ± 0.0000 | 1.0000 ± 0.0000 | 1.0000 ± 0.0000 | 0.4000 ± 0.0000 |" in text
+    )
+    assert "| untrained |  | 1.0000 |" in text
+    assert "st-mined, fused" not in text  # whose cells are older
+    of_page = comparisons.tests_of(known | late, page.groups_of(known))
+    assert [one.holm for one in of_page] == [
+        one.holm for one in comparisons.tests_of(known, page.groups_of(known))
+    ]
 
 
 def test_unlike_cells_are_not_compared(quality, known):

@@ -1,0 +1,114 @@
+"""Who is better than whom on test: paired tests over queries, corrected together."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from harness import paired
+
+from hardneg.evaluation.significance import holm
+from quality.cells import MEASURES, UNTRAINED, Outcome
+from quality.groups import (
+    OURS,
+    PLAINEST,
+    THEIRS,
+    Group,
+    Known,
+    contenders_of,
+    mean_values,
+    of_contender,
+    reference,
+)
+from quality.material import DEV
+
+
+@dataclass(frozen=True)
+class Tested:
+    """One of ours against another, on the seeds that both have."""
+
+    group: Group
+    contender: str
+    against: str
+    peer: bool  # whether the other is the best peer
+    seeds: Sequence[int]
+    test: Mapping[str, Any]
+    holm: float = 1.0
+
+
+def tests_of(known: Known, groups: Sequence[Group]) -> list[Tested]:
+    """All tests of the page, corrected together."""
+    return corrected([one for group in groups for one in tests_of_group(known, group, MEASURES[0])])
+
+
+def tests_of_group(known: Known, group: Group, measure: str) -> list[Tested]:
+    """Each of ours against the best peer, the plainest one and the model before training."""
+    names = contenders_of(known, group)
+    peer = best_peer(known, group, measure)
+    others = list(
+        dict.fromkeys([*([peer] if peer else []), *([PLAINEST] if PLAINEST in names else []), UNTRAINED])
+    )
+    pairs = itertools.product([name for name in names if name.startswith(OURS)], others)
+    tests = (tested(known, group, a, b, b == peer, measure) for a, b in pairs)
+    return [one for one in tests if one is not None]
+
+
+def best_peer(known: Known, group: Group, measure: str) -> str | None:
+    """The peer with the highest mean on test."""
+    peers = [name for name in contenders_of(known, group) if name.startswith(THEIRS)]
+    means = {name: mean_values(of_contender(known, group, name), measure).mean() for name in peers}
+    return max(means, key=lambda name: means[name], default=None)
+
+
+def tested(known: Known, group: Group, a: str, b: str, peer: bool, measure: str) -> Tested | None:
+    """One against another; None where they share no seed."""
+    x = by_seed(of_contender(known, group, a))
+    y = by_seed(of_contender(known, group, b))
+    if b == UNTRAINED:
+        y = for_each(x, reference(known, group, b))
+    return on_shared_seeds(Tested(group, a, b, peer, (), {}), x, y, measure)
+
+
+def by_seed(found: Iterable[Outcome]) -> dict[int, Outcome]:
+    """The cells of a contender."""
+    return {one.cell.seed: one for one in found}
+
+
+def for_each(seeds: Iterable[int], found: Sequence[Outcome]) -> dict[int, Outcome]:
+    """What is not trained, for every seed."""
+    return {seed: one for seed in seeds for one in found}
+
+
+def on_shared_seeds(
+    who: Tested, x: Mapping[int, Outcome], y: Mapping[int, Outcome], measure: str
+) -> Tested | None:
+    """The test of cells by their seed; None where no seed has both."""
+    seeds = sorted(set(x) & set(y))
+    if not seeds:
+        return None
+    check_same([*(x[seed] for seed in seeds), *(y[seed] for seed in seeds)])
+    values = [mean_values([cells[seed] for seed in seeds], measure) for cells in (x, y)]
+    return replace(who, seeds=seeds, test=paired(*values))
+
+
+def corrected(tests: Sequence[Tested]) -> list[Tested]:
+    """The same tests with Holm's correction for all of them."""
+    values = holm([one.test["p"] for one in tests]) if tests else []
+    return [replace(one, holm=float(p)) for one, p in zip(tests, values, strict=True)]
+
+
+def told_fact(one: Outcome, name: str) -> str:
+    """A condition of a cell, as the page says it; what older cells do not say was the only way then."""
+    value = one.facts.get(name, {"clock": "wall", "dev": DEV}.get(name))
+    return "all" if value is None else str(value)
+
+
+def check_same(found: Sequence[Outcome]) -> None:
+    """Refuse to compare what was not asked the same, or not under the same conditions."""
+    if len({one.collection for one in found}) > 1:
+        raise SystemExit(f"{found[0].cell.name}: the collection has changed since; run its cells anew (--anew)")
+    for name in ("threads", "clock", "device", "precision", "length", "model", "dev", "dev_passages"):
+        if len({told_fact(one, name) for one in found}) > 1:
+            raise SystemExit(f"{found[0].cell.name} and another: different {name}; run its cells anew (--anew)")
