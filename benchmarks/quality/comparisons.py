@@ -95,8 +95,11 @@ def on_shared_seeds(
 
 def corrected(tests: Sequence[Tested]) -> list[Tested]:
     """The same tests with Holm's correction for all of them."""
-    values = holm([one.test["p"] for one in tests]) if tests else []
-    return [replace(one, holm=float(p)) for one, p in zip(tests, values, strict=True)]
+    if not tests:
+        return []
+    return [
+        replace(one, holm=float(p)) for one, p in zip(tests, holm([one.test["p"] for one in tests]), strict=True)
+    ]
 
 
 def told_fact(one: Outcome, name: str) -> str:
