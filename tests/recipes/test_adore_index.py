@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 import hardneg as hn
 from calls import uncalled
@@ -16,7 +17,7 @@ from hardneg.api.recipes import settings_of
 from hardneg.data.training_data import choose_splits
 from hardneg.errors import ArtifactError, Faults, HardnegError, SettingsError
 from hardneg.models.loading import load_encoder
-from hardneg.recipes.adore.query_batches import retrieved_lists
+from hardneg.recipes.adore.query_batches import given_lists, retrieved_lists
 from hardneg.recipes.adore.recipe import RECIPE
 from hardneg.records import Positives, offsets_of
 from hardneg.search import encoding
@@ -304,6 +305,22 @@ def test_the_command_checks_an_index_before_it_trains(world, built, tmp_path, ha
 
 
 # ---------------------------------------------------------------- short lists
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_what_goes_to_the_device_owns_its_memory(given):
+    """Pinned memory is laid out as the array is, and nothing can be written where entries share a place."""
+    positives = Positives(np.arange(2, dtype=np.int32), offsets_of(np.array([1, 1])), np.array([4, 5], np.int32))
+    rows = np.array([[1, 2, 3], [1, 2, 5]], np.int32)
+    lists = given_lists(list(rows), positives) if given else retrieved_lists(rows, positives)
+    for one in (lists.rows, lists.ranks, lists.positive, lists.valid):
+        assert one.flags.writeable
+        assert one.flags.c_contiguous
+        tensor = torch.from_numpy(one)
+        like = torch.empty(0, dtype=tensor.dtype).set_(
+            torch.empty(one.size, dtype=tensor.dtype).untyped_storage(), 0, tensor.shape, tensor.stride()
+        )
+        assert like.copy_(tensor).equal(tensor)
 
 
 def test_what_was_not_found_is_no_entry():

@@ -18,6 +18,7 @@ from hardneg.experiment.folder import Experiment
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.pool import load_pool
 from hardneg.recipes.ance import recipe as ance
+from hardneg.recipes.ance import refreshing
 from hardneg.recipes.ance import versions as refresh
 from hardneg.recipes.ance.recipe import RECIPE, Ance
 from hardneg.recipes.roles import peers
@@ -156,6 +157,19 @@ def test_a_fixed_schedule_rewarms_only_where_another_version_takes_effect():
     assert [rate(step) for step in range(13)] == cycle[:8] + cycle[:4] + cycle[:1]
 
 
+@pytest.mark.parametrize("mode", ["sync", "async-fixed"])
+def test_no_step_of_a_cycle_is_at_rest_with_few_queries(mode):
+    settings = Ance(schedule="cyclical", warmup=1, refresh_every=10, refreshes=3, learning_rate=1.0, mode=mode)
+    follow = refresh.VersionSelector(None, None, mode, every=10, wait=peers.no_wait)
+    rate = ance.schedule_of(settings, 5, follow.first_step)
+    assert min(rate(step) for step in range(settings.steps)) > 0
+    longest = 1 + max(step - follow.first_step(step) for step in range(settings.steps))
+    assert settings.longest_cycle == longest
+    Ance(schedule="cyclical", refresh_every=10, horizon=longest, mode=mode).check()
+    with pytest.raises(SettingsError, match=f"ends before a cycle of {longest} steps"):
+        Ance(schedule="cyclical", refresh_every=10, horizon=longest - 1, mode=mode).check()
+
+
 def test_the_presets_for_questions_decay_in_each_cycle_of_late_versions():
     settings = settings_of("ance", "nq")
     begins = [0, 9_000, 17_500, 58_000]  # where versions of Wikipedia took effect
@@ -274,6 +288,28 @@ class FakeVersions:
 
     def step(self, version):
         return self.steps[version]
+
+
+def test_a_state_names_the_negatives_in_force_before_its_step(tmp_path):
+    experiment = Experiment(tmp_path, tmp_path / "cache")
+    rows = ({"step": 0, "version": 0}, {"step": 250, "version": 1}, {"step": 300, "version": 4})
+    experiment.layout.version_log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def before(mode, step):
+        found = refreshing.version_before(mode, experiment, step, 100)
+        return None if found is None else int(found.name[1:])
+
+    asked = (0, 100, 250, 251, 300, 301)
+    assert [before("async", step) for step in asked] == [
+        None,
+        0,
+        0,
+        1,
+        1,
+        4,
+    ]  # the model of step 200 mines version 2
+    assert [before("sync", step) for step in asked] == [None, 0, 2, 2, 2, 3]
+    assert [before("async-fixed", step) for step in asked] == [None, 0, 2, 2, 2, 3]
 
 
 def test_async_takes_the_newest_version_at_once_and_replays_its_log(tmp_path):

@@ -24,11 +24,13 @@ from hardneg.models.source import ModelSource
 from hardneg.models.tokenizing import pair_store
 from hardneg.negatives.pool import load_pool
 from hardneg.recipes import training_run as mining
+from hardneg.recipes.ar2 import pipeline
 from hardneg.recipes.ar2.recipe import RECIPE
 from hardneg.recipes.ar2.settings import Ar2
 from hardneg.recipes.starting_ranker import starting_ranker
 from hardneg.search.rerank import RankerScorer, rerank
 from reference_adversarial import slow_entropy
+from worlds.small_trainings import train_small
 from worlds.tiny_world import COMMON, one_thread  # noqa: F401
 
 LONGEST = 24
@@ -242,6 +244,26 @@ def test_retriever_and_ranker_are_measured_at_every_iteration_and_in_the_grid(me
     assert set(results["kept"]["of"]) == {"untrained", "last"}
     assert results["test"]["final/ranker"]["RR@10"] != results["test"]["final"]["RR@10"]
     assert hn.verify(out)["whole"]
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_pipelines_score_in_the_precision_of_the_experiment(world, tmp_path, monkeypatch, precision):
+    asked = []
+
+    class Noted(RankerScorer):
+        def __init__(self, *given, **options):
+            asked.append(options["precision"])
+            super().__init__(*given, **options)
+
+    monkeypatch.setattr(pipeline, "RankerScorer", Noted)
+    train_small("ar2", world, tmp_path / "exp", precision=precision, iterations=1, device="cpu")
+    assert set(asked) == {precision}
+
+
+def test_turns_of_the_ranker_keep_its_share_of_an_epoch():
+    game = Ar2(epochs=1, iterations=1, queries_per_step=8, retriever_steps=2, ranker_steps=1)
+    found = [game.for_data(queries) for queries in (8, 24, 40, 48)]
+    assert [(one.retriever_steps, one.ranker_steps) for one in found] == [(1, 1), (3, 2), (5, 3), (6, 3)]
 
 
 def test_a_pipeline_is_the_rankers_order_of_the_retrievers_hits(measured, world):

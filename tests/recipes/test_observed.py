@@ -4,42 +4,17 @@ import json
 
 import pytest
 
-import hardneg as hn
 from hardneg.errors import SettingsError
 from hardneg.process import stages
 from hardneg.process.signals import stop_flag
-from worlds.tiny_world import COMMON, one_thread  # noqa: F401
-
-SMALL = COMMON | {"measures": "RR@10 R@100", "device": "cpu"}
-TELE = {"episodes": 2, "passages_reference": [4], "steps": 6, "stop_step": 3, "count": 6, "checkpoint_every": 2}
-RECIPES = {
-    "ance-tele": TELE,
-    "warmup": {"mixtures": ["bm25", "in_batch"], "steps": 3, "count": 6},
-    "star": {"steps": 4, "measure_every": 2},
-    "adore": {"steps": 3, "cut": 10},
-    "ance": {"refreshes": 1, "refresh_every": 3, "negatives_per_query": 2},
-    "ar2": {
-        "iterations": 2,
-        "retriever_steps": 2,
-        "ranker_steps": 2,
-        "first_ranker_steps": 2,
-        "negatives_per_query": 3,
-        "ranker_queries_per_step": 4,
-        "first_ranker_queries_per_step": 4,
-        "rerank_depth": 10,
-    },
-    "ranker": {"steps": 3, "negatives_per_query": 3, "rerank": 10, "count": 6},
-}
+from hardneg.recipes import measured_states
+from worlds.small_trainings import RECIPES, train_small
+from worlds.tiny_world import one_thread  # noqa: F401
 
 
 @pytest.fixture
 def train(world):
-    def run(recipe, out, **more):
-        values = SMALL | RECIPES[recipe] | more
-        values = {name: value for name, value in values.items() if recipe != "ranker" or name != "store_dtype"}
-        return hn.train(recipe, world.collection, world.model, out, **values)
-
-    return run
+    return lambda recipe, out, **more: train_small(recipe, world, out, **more)
 
 
 @pytest.fixture
@@ -96,6 +71,18 @@ def test_every_planned_stage_comes_in_its_turn(train, tmp_path, course, recipe, 
     assert states[0]["name"] in ("untrained", "retriever")
     assert states[-1]["path"].is_dir()
     assert states[-1]["measures"]["test"].keys() == {"RR@10", "R@100"}
+
+
+@pytest.mark.parametrize("recipe", ["star", "ranker"])
+def test_dev_is_said_while_training_runs_and_once(train, tmp_path, monkeypatch, capsys, recipe):
+    said = []
+    monkeypatch.setattr(measured_states, "say", said.append)
+    train(recipe, tmp_path / "exp", progress=True, measure_every=1, steps=3)
+    assert [line.split(":")[0] for line in said] == ["step-1", "step-2"]
+    assert all(" dev RR@10 0." in line or " dev RR@10 1." in line for line in said)
+    told = capsys.readouterr().err
+    assert "step-1:" not in told
+    assert "dev RR@10" in told  # of the states before and after
 
 
 def test_nobody_who_looks_changes_the_results(train, tmp_path):

@@ -11,6 +11,7 @@ import pytest
 import hardneg as hn
 from hardneg.api.audit import Sampling, open_world
 from hardneg.api.reopen import experiment_data
+from hardneg.cli.ending import has_negatives
 from hardneg.data.collection import Collection
 from hardneg.diagnostics.audit_page import audit_page, audit_section
 from hardneg.errors import ArtifactError, InputError, SettingsError
@@ -20,7 +21,7 @@ from hardneg.records import spans
 from hardneg.report.lists import part_of
 from hardneg.search.runs import load_run, save_run
 from hardneg.storage.artifacts import read_manifest
-from worlds.tiny_world import one_thread  # noqa: F401
+from worlds.tiny_world import COMMON, one_thread  # noqa: F401
 
 SMALL = {
     "episodes": 2,
@@ -394,3 +395,13 @@ def test_evaluation_extends_the_judgements(world, tmp_path):
     by_file = {"qrels": tmp_path / "qrels", "measures": "RR@10"}
     assert hn.evaluate(run, **by_file)["measures"]["RR@10"] == 0.5
     assert hn.evaluate(run, **by_file, judgements=file)["measures"]["RR@10"] == 1
+
+
+def test_a_pool_without_negatives_is_told_so(world, tmp_path):
+    options = {"mixtures": ["in_batch"], "epochs": 0.2, "examine": "judged", "device": "cpu"}
+    hn.train_warmup(world.collection, world.model, tmp_path / "exp", **COMMON | options)
+    with pytest.raises(
+        InputError, match="NO_NEGATIVES: the pool has no negatives: the model was"
+    ):
+        hn.audit(tmp_path / "exp")
+    assert not has_negatives(tmp_path / "exp")

@@ -88,7 +88,7 @@ def test_a_note_on_figures_too_high_stands_only_where_passages_were_left_out():
 def test_what_is_not_sure_is_not_called_better(tmp_path):
     row = ROW | {"difference": -0.001, "interval": [-0.02, 0.01], "p": 0.8}
     (line, *_) = ending_text(RESULTS | {"comparisons": [row]}, tmp_path).splitlines()
-    assert line == "final cannot be told from untrained (difference -0.001), p 0.800 (test RR@10)"
+    assert line == "final cannot be told from untrained (difference -0.001 [-0.020, +0.010]), p 0.800 (test RR@10)"
     (line, *_) = ending_text({"forgetting": []}, tmp_path).splitlines()
     assert line == "Nothing was measured: the experiment has no dev and no test split."
 

@@ -113,9 +113,9 @@ def test_the_facts_by_hand(tmp_path):
 def test_advice_follows_from_what_was_found(tmp_path):
     told = " ".join(hn.examine(world(tmp_path))["advice"])
     for part in (
-        "'test' shares 2 queries with 'train', such as 'what  jumps': remove them",
+        "2 queries of 'test' are also in 'train', or nearly so, such as 'what jumps': remove them",
         "Many passages are copies.",
-        "Many passages are nearly equal.",
+        " % of the passages are nearly equal to another one.",
         "There is no dev split: a tenth of the training queries",
         "1 query of 'train' has no positive: it is left out.",
         "2 training queries are few",

@@ -14,8 +14,10 @@ import time
 import pytest
 
 from faults.injected import dead_pid, fate, fault_of, run_python
-from hardneg.errors import BusyError, ResourceError
-from hardneg.storage.lease import Heartbeat, Observer, holder_of, holding, lease
+from hardneg.errors import BusyError, Interrupted, ResourceError
+from hardneg.process import progress
+from hardneg.process.signals import stop_flag
+from hardneg.storage.lease import Heartbeat, Observer, holder_of, holding, lease, made_once
 
 HOLDER = """
 import sys, time
@@ -50,6 +52,29 @@ def test_a_second_holder_is_told_at_once_who_holds(tmp_path, holder):
     assert holder.poll() is None
     with pytest.raises(BusyError), lease(tmp_path / "experiment"):  # being refused takes nothing away
         pass
+
+
+def test_who_waits_for_another_process_shows_life_and_stops_when_told(tmp_path, holder, monkeypatch):
+    place = tmp_path / "experiment"
+    made = []
+
+    def wait():
+        begun = progress.beats
+        with pytest.raises(Interrupted):
+            made_once(place, lambda: False, lambda: made.append(1), progress.wait_for_another)
+        return progress.beats - begun
+
+    monkeypatch.setattr(progress, "WAIT_SECONDS", 0.01)
+    timer = threading.Timer(0.5, lambda: monkeypatch.setattr(stop_flag, "signal", signal.SIGTERM))
+    timer.start()
+    assert wait() > 5
+    assert not made
+    monkeypatch.setattr(stop_flag, "signal", None)
+    threading.Timer(0.3, holder.kill).start()  # it dies, so another process makes it
+    made_once(place, lambda: bool(made), lambda: made.append(1), progress.wait_for_another)
+    assert made == [1]
+    made_once(place, lambda: bool(made), lambda: made.append(2), progress.wait_for_another)
+    assert made == [1]
 
 
 def test_who_holds_a_directory_is_known_without_holding_it(tmp_path, holder):
@@ -189,19 +214,18 @@ def test_a_heartbeat_says_whose_it_is_and_disturbs_nobody(tmp_path):
     Heartbeat(tmp_path / "file/trainer.beat").touch(1)
 
 
-def test_whoever_waits_comes_when_the_holder_is_gone(tmp_path):
-    order, held = [], threading.Event()
+def test_whoever_waits_finds_what_the_holder_made(tmp_path):
+    made, held = [], threading.Event()
 
     def hold():
         with lease(tmp_path):
             held.set()
             time.sleep(0.3)
-            order.append("first")
+            made.append("first")
 
     holder = threading.Thread(target=hold)
     holder.start()
     held.wait()
-    with lease(tmp_path, wait=True):
-        order.append("second")
+    made_once(tmp_path, lambda: bool(made), lambda: made.append("second"), progress.wait_for_another)
     holder.join()
-    assert order == ["first", "second"]
+    assert made == ["first"]

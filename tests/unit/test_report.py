@@ -37,7 +37,7 @@ from hardneg.report.measured import training_ranks
 from hardneg.report.opened import Opened
 from hardneg.report.shapes import grouped, kind_of, lines
 from hardneg.report.table import Table
-from hardneg.report.verdict import verdict
+from hardneg.report.verdict import MINE, verdict
 from hardneg.search.runs import load_run, save_run
 from hardneg.storage.artifacts import read_manifest
 from hardneg.storage.lease import lease
@@ -155,9 +155,34 @@ def test_advice_follows_from_the_results():
     assert any("40%" in line for line in found)
     dev = {"a": 0.1, "b": 0.2, "last": 0.3}
     rising = verdict(results(comparison(0.1, 0.01), kept={"state": "last", "of": dev}))
-    assert any(line.startswith("Train on") for line in rising.advice)
+    assert any(line.startswith("Train longer") for line in rising.advice)
     worse = verdict(results(comparison(-0.1, 0.01)))
     assert "lower learning rate" in worse.advice[0]
+
+
+def test_a_ranker_that_still_learns_is_not_called_one_that_did_not():
+    dev = {"untrained": 0.42, "step-1": 0.45, "last": 0.47}
+    tests = comparison(0.1, 0.01), comparison(-0.1, 0.01, against="bm25")
+    told = results(*tests, reranked={"first": "bm25"}, kept={"state": "last", "of": dev})
+    advice = verdict(told).advice
+    assert advice[0].startswith("Train longer, or go on from this model")
+    assert advice[1].startswith("Do not re-rank with it")
+    assert not any("did not help" in line for line in advice)
+
+
+def test_training_that_changed_nothing_was_too_short():
+    dev = {"untrained": 0.5, "step-1": 0.5, "last": 0.5}
+    told = results(comparison(0.0, 1.0), kept={"state": "untrained", "of": dev})
+    assert verdict(told).advice[0] == "Train longer: on dev, no state differs from the untrained model."
+
+
+def test_only_an_experiment_with_negatives_is_sent_to_the_audit():
+    told = results(comparison(0.1, 0.01))
+    assert "hardneg audit" in verdict(told).advice[-1]
+    assert verdict(told, mined=False).advice == (MINE,)
+    dev = {"a": 0.1, "b": 0.2, "last": 0.3}
+    rising = results(comparison(0.1, 0.01), kept={"state": "last", "of": dev})
+    assert not any("audit" in line for line in verdict(rising, mined=False).advice)
 
 
 def test_seeds_and_nothing_have_a_verdict_too():

@@ -6,8 +6,10 @@ import hardneg as hn
 from hardneg.experiment.folder import read_settings
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.metrics import Metrics
-from hardneg.experiment.so_far import states_so_far
+from hardneg.experiment.so_far import _Reader, states_so_far
 from hardneg.experiment.states import read_states
+from hardneg.recipes.ar2.settings import Ar2
+from hardneg.training.stage import RETRIEVER
 from worlds.tiny_world import COMMON, SETTINGS, one_thread  # noqa: F401
 
 TELE = {name: value for name, value in SETTINGS.items() if name not in COMMON}
@@ -50,6 +52,15 @@ def told(records):
     kept = any(one.name == "last" for one in records)
     shown = [one for one in records if one.kind != "bm25" and not (kept and one.name == "final")]
     return {one.name: {name: getattr(one, name) for name in FIELDS} for one in shown}
+
+
+@pytest.mark.parametrize("mode", ["sync", "async-fixed"])
+def test_an_iteration_so_far_names_the_candidates_that_its_steps_drew_from(tmp_path, mode):
+    game = Ar2(iterations=5, retriever_steps=3, ranker_steps=2, mode=mode)
+    states = _Reader(Layout(tmp_path), "ar2", game.model_dump(), [])
+    used = [game.version_of(RETRIEVER, 3 * k) for k in range(5)]
+    assert [states._candidates_of(k + 1) for k in range(5)] == used
+    assert used == ([0, 1, 2, 3, 4] if mode == "sync" else [0, 0, 1, 2, 3])
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -35,7 +35,7 @@ from hardneg.data.collection import Collection
 from hardneg.data.judgements import Judgements
 from hardneg.diagnostics.audit import KINDS, Audit, Pairs, StateRun, audit_pairs
 from hardneg.diagnostics.audit_page import audit_page
-from hardneg.errors import ArtifactError, HardnegError, SettingsError
+from hardneg.errors import ArtifactError, HardnegError, InputError, SettingsError
 from hardneg.evaluation.answers import AnswerCache
 from hardneg.experiment.folder import kept_judgements, read_settings
 from hardneg.experiment.layout import Layout, run_of
@@ -105,7 +105,7 @@ def audit(
     SettingsError : an unknown signal, a threshold that is no number; nothing remembers where the collection is;
         the model cannot be read so.
     ArtifactError : the pool is damaged or was mined from another collection.
-    InputError : a line of the judgements is wrong.
+    InputError : a line of the judgements is wrong; the pool has no negatives.
     """
     at_least("--most", most)
     check_all(
@@ -113,6 +113,9 @@ def audit(
         *(partial(check_file, Path(file)) for file in (out, page) if file is not None),
     )
     world = open_world(Path(path), data, cache)
+    if not len(world.pool.passage_rows):
+        what = "the pool has no negatives: the model was trained on those of the batch"
+        raise InputError("NO_NEGATIVES", what, "audit an experiment that mined, or a pool", path=world.place)
     known = judgements_of(judgements, world.collection) or world.judgements
     gathered = evidence(world, model=model, ranker=ranker, bm25=bm25, reading=reading)
     facts = facts_of(world, gathered, known, thresholds=thresholds, most=most)

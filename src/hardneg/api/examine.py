@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -194,9 +195,11 @@ def leak_advice(facts: Mapping[str, Any]) -> Iterator[str]:
         both = leak["queries_equal"] + leak["queries_nearly_equal"]
         if both:
             one, other = leak["splits"]
+            are = "is" if both == 1 else "are"
+            example = textwrap.shorten(leak["example"], 80, placeholder=" …")
             yield (
-                f"'{other}' shares {counted(both, 'query')} with '{one}', such as "
-                f"{leak['example']!r:.80}: remove them from one of the two, or results on '{other}' are too good."
+                f"{counted(both, 'query')} of '{other}' {are} also in '{one}', or nearly so, such as {example!r}: "
+                f"remove them from one of the two, or results on '{other}' are too good."
             )
     copies = facts["copies"]
     if copies["passages_equal"] > 0.01 * facts["sizes"]["passages"]:
@@ -205,9 +208,10 @@ def leak_advice(facts: Mapping[str, Any]) -> Iterator[str]:
             "result lists and time to encode: remove them if they mean nothing."
         )
     if copies["passages_nearly_equal"] > 0.01 * copies["passages_compared"]:
+        share = 100 * copies["passages_nearly_equal"] / copies["passages_compared"]
         yield (
-            "Many passages are nearly equal. Near copies of positives become false negatives: set a margin such "
-            "as --set relative_margin=0.05, and look at them with `hardneg audit`."
+            f"{share:.0f} % of the passages are nearly equal to another one. Near copies of positives are false "
+            "negatives: set a margin such as --set relative_margin=0.05, and look at them with `hardneg audit`."
         )
 
 
@@ -267,7 +271,9 @@ def recipe_advice(facts: Mapping[str, Any]) -> Iterator[str]:
             f"{queries:,} training queries are few: results may differ by chance. Compare with BM25 and with the "
             "untrained model, and train with several --seeds."
         )
-    later = "Then try `hardneg train ance-tele --preset finetune`, which mines hard negatives."
+    later = (
+        "When dev rises no more, go on from its model with `hardneg train star --preset finetune`, which mines."
+    )
     yield f"{beginning(facts['training'])} {later}"
     if facts["sizes"]["answers"]:
         yield "The queries have answers: with --set labels=answers no passage that has an answer is a negative."

@@ -8,6 +8,7 @@ from typing import Any
 
 from hardneg.cli.colour import Style, painted
 from hardneg.cli.tables import forgetting_table, pooled_table, states_table
+from hardneg.errors import HardnegError
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.names import LAST, UNTRAINED, few_of_dev, shown
 from hardneg.process.progress import size_text
@@ -22,7 +23,7 @@ def ending_text(results: Mapping[str, Any], out: Path, queries: int | None = Non
     from hardneg.report.verdict import first_rows, split_of, verdict
 
     among = few_of_dev(results, None)
-    judged = verdict(results, queries=queries, dev_passages=among)
+    judged = verdict(results, queries=queries, dev_passages=among, mined=has_negatives(out))
     if "seeds" in results:
         return f"{judged.sentence}\n\n{pooled_table(results, out)}\n{where(out)}"
     rows = first_rows(results, among)
@@ -34,6 +35,18 @@ def ending_text(results: Mapping[str, Any], out: Path, queries: int | None = Non
     return "\n\n".join(["\n".join([*first, *kept]), *tables(results), places(results, out)])
 
 
+def has_negatives(out: Path) -> bool:
+    """Whether the newest pool of an experiment has any: training in the batch alone mines none."""
+    from hardneg.api.inspect import pool_at
+    from hardneg.negatives.pool import load_pool
+
+    try:
+        place = pool_at(out)
+        return place is None or len(load_pool(place).passage_rows) > 0
+    except HardnegError:  # a damaged pool is told by whoever needs it
+        return True
+
+
 def comparison_line(row: Mapping[str, Any], split: str) -> str:
     """A test in a line, such as ``final beats untrained by 0.041 [0.020, 0.063], p 1e-04``."""
     sure = row["p"] <= SURE
@@ -42,7 +55,9 @@ def comparison_line(row: Mapping[str, Any], split: str) -> str:
     sign = 1 if row["difference"] > 0 else -1
     low, high = sorted((sign * low, sign * high))
     size = f"by {abs(row['difference']):.3f} [{low:.3f}, {high:.3f}]"
-    size = size if sure else f"(difference {row['difference']:+.3f})"
+    if not sure:
+        low, high = row["interval"]
+        size = f"(difference {row['difference']:+.3f} [{low:+.3f}, {high:+.3f}])"
     p = f"p {row['p']:.3f}" if row["p"] >= 1e-3 else f"p {row['p']:.0e}"
     said = f"final {word} {shown(row['b'])}"
     told = painted(said, COLOURS[word]) if word in COLOURS else said

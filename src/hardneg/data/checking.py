@@ -78,16 +78,20 @@ class Findings:
         if len(self.seen) < REMEMBERED:
             self.seen.add(told)
         key = (str(fault.path), fault.code)
-        if key in self.kinds:
-            self.kinds[key].whole = False
         kind = self.kinds.setdefault(key, Kind(fault))
+        if kind.count:
+            kind.whole = False
+            if (fault.line or 0) < (kind.first.line or 0):  # several streams read one file
+                kind.first = fault
         kind.count += count
         if fault.line is not None and len(kind.lines) < SHOWN:
             kind.lines.append(fault.line)
 
     def told(self) -> list[InputError]:
-        """One fault for each file and code, in the order of their first ones."""
-        return [kind.told() for kind in self.kinds.values()]
+        """One fault for each file and code; those of a file in the order of their first lines."""
+        files = {path: place for place, path in enumerate(dict.fromkeys(path for path, _ in self.kinds))}
+        order = sorted(self.kinds, key=lambda key: (files[key[0]], self.kinds[key].first.line or 0))
+        return [self.kinds[key].told() for key in order]
 
 
 @dataclass(frozen=True)

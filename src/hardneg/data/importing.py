@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
@@ -19,9 +18,10 @@ from hardneg.data.formats.columns import corpus_columns, pair_columns, unknown_c
 from hardneg.data.formats.tables import SUFFIXES, columns_of, suffix_of
 from hardneg.data.languages import language_named
 from hardneg.data.record_source import Source
-from hardneg.errors import BusyError, InputError, SettingsError
-from hardneg.storage.artifacts import MANIFEST, SettingsClash, cache_root, check_writable, is_published, lease
-from hardneg.storage.lease import holding
+from hardneg.errors import InputError, SettingsError
+from hardneg.process.progress import wait_for_another
+from hardneg.storage.artifacts import MANIFEST, SettingsClash, cache_root, check_writable, is_published
+from hardneg.storage.lease import holding, made_once
 
 FOLDERS: Mapping[str, Callable[[Path], Source]] = {
     "beir": beir.records,
@@ -79,7 +79,6 @@ PARTS: Mapping[str, Sequence[tuple[str, str]]] = {
     "qa": [("corpus.tsv", r"corpus\.tsv"), ("<split>.jsonl", r".*\.jsonl")],
     "dpr": [(dpr.PASSAGES, re.escape(dpr.PASSAGES)), ("<split>.json", r".*\.json")],
 }
-WAIT_SECONDS = 0.2
 
 
 @checked
@@ -133,13 +132,12 @@ def open_data(data: str | Path, *, cache: Path | None = None) -> Collection:
         return Collection.open(data)
     source, rules = find_source(str(data)), Rules()
     place = cached_place(source, rules, cache)
-    while not is_published(place, KIND):
-        try:
-            with lease(place.with_suffix(".lock")):
-                if not is_published(place, KIND):
-                    publish_source(source, place, rules)
-        except BusyError:  # another process imports the same collection
-            time.sleep(WAIT_SECONDS)
+    made_once(
+        place.with_suffix(".lock"),
+        lambda: is_published(place, KIND),
+        lambda: publish_source(source, place, rules),
+        wait_for_another,
+    )
     return Collection.open(place)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -18,23 +17,22 @@ from tokenizers import Encoding, Tokenizer
 from tokenizers.models import WordLevel
 
 from hardneg.data.words import Sequences, WordTokenizer, parts_at_blanks
-from hardneg.errors import BusyError, SettingsError
-from hardneg.process.progress import Tick, silent
+from hardneg.errors import SettingsError
+from hardneg.process.progress import Tick, silent, wait_for_another
 from hardneg.records import Int32, Int64, TextTemplate, TokenBatch, offsets_of, spans, take_spans
 from hardneg.storage.artifacts import (
     digest_json,
     is_published,
-    lease,
     load_array,
     open_artifact,
     publish,
 )
 from hardneg.storage.disk import create
+from hardneg.storage.lease import made_once
 
 KIND = "tokens"
 BLOCK = 4096  # texts tokenised at once
 ENOUGH = 256  # texts for which it pays to look at words one by one
-WAIT_SECONDS = 0.2
 
 
 class Column(Protocol):
@@ -188,13 +186,12 @@ def tokenize(
     """
     template = replace(template, tokenizer=tokenizer_digest(tokenizer))
     path = cache / KIND / digest_json([source.digest, asdict(template)])[:32]
-    while not is_published(path, KIND):
-        try:
-            with lease(cache / "leases" / path.name):
-                if not is_published(path, KIND):
-                    _build(path, source, template, tokenizer, progress)
-        except BusyError:  # another process makes the same store
-            time.sleep(WAIT_SECONDS)
+    made_once(
+        cache / "leases" / path.name,
+        lambda: is_published(path, KIND),
+        lambda: _build(path, source, template, tokenizer, progress),
+        wait_for_another,
+    )
     return TokenStore.open(path)
 
 

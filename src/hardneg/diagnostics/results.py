@@ -183,7 +183,8 @@ def measure_all(
             stages.begin("measure", last=state.kind in ("last", "final"))
         seen[state.name] = measure_state(state, judge, experiment.layout, depth=plan.depth)
         if is_leader():
-            note_state(seen[state.name], plan.measures[0])
+            if state.name not in experiment.noted:
+                note_state(seen[state.name], plan.measures[0])
             if state.name == STARTED:
                 note_cost(seen, plan.measures[0], plan.how)
         experiment.observers.tell_state(state.name, partial(told, seen[state.name]))

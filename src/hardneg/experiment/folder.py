@@ -56,6 +56,7 @@ class Experiment:
         self.shares_cache = path not in cache.parents
         self.metrics = Metrics(self.layout.metrics)
         self.observers = Observers()
+        self.noted: set[str] = set()  # states whose measures were said as training went on
 
     def __truediv__(self, name: str) -> Path:
         return self.path / name

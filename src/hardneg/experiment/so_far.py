@@ -123,8 +123,13 @@ class _Reader:
         episode, turn = self.layout.episode(EPISODE), int(self.settings.get("retriever_steps", 0))
         for number, runs in episode.mined_runs():
             facts: dict[str, Any] = {"episode": EPISODE, "step": number * turn}
-            facts["pool"] = episode.version(number - 1)
+            facts["pool"] = episode.version(self._candidates_of(number))
             yield (EPISODE, number * turn), self._record(f"iteration-{number}", "version", runs, **facts)
+
+    def _candidates_of(self, iteration: int) -> int:
+        """The version of the candidates that the retriever of an iteration (from 1) trained on (AR2)."""
+        lag = self.settings.get("mode") == "async-fixed"  # a refresh takes effect an iteration later
+        return max(iteration - 1 - lag, 0)
 
     def _measured(self) -> Iterator[tuple[Order, StateRecord]]:
         """The states that were measured between two steps; those of ADORE bear the number of the step alone."""
@@ -158,7 +163,9 @@ class _Reader:
         if self.recipe == REFRESHED:
             episode, pool = EPISODE, self._version_at(max((int(row["step"]) for row in self.rows), default=0))
         elif self.recipe == GAME:
-            pool = self.layout.episode(EPISODE).version(int(self.settings.get("iterations", 1)) - 1)
+            pool = self.layout.episode(EPISODE).version(
+                self._candidates_of(int(self.settings.get("iterations", 1)))
+            )
         facts: dict[str, Any] = {"episode": episode, "step": steps_made(model), "model": model, "pool": pool}
         return self._record(name, name, self.layout.runs_of(name), **facts)
 

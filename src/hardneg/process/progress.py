@@ -25,6 +25,7 @@ Tick = Callable[[int, int], None]  # done and total; 0 where the total is not kn
 
 PLAIN_SECONDS = 5.0
 CELL_SECONDS = 0.25  # between two pictures of a notebook's bar
+WAIT_SECONDS = 0.2  # between two looks at what another process makes
 EVERY = 1 << 10  # items between two reports
 
 enabled = False
@@ -37,6 +38,13 @@ def pulse() -> None:
     """Count a sign of life of this process, even if it only waits."""
     global beats
     beats += 1
+
+
+def wait_for_another() -> None:
+    """Sleep for a moment while another process works for this one too; it is a place to stop."""
+    pulse()
+    stop_flag.check()
+    time.sleep(WAIT_SECONDS)
 
 
 def turn_on() -> None:

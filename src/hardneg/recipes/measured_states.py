@@ -8,7 +8,6 @@ weights alone: a resumed run finds it, decides the same, and ends in the same by
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
 from hardneg.process import stages
 from hardneg.process.distributed import by_leader
+from hardneg.process.progress import say
 from hardneg.recipes.settings import Episode, TrainingSettings
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import Run
@@ -33,8 +33,6 @@ from hardneg.search.runs import load_run
 from hardneg.storage.artifacts import is_published, publish, read_manifest, remove
 from hardneg.training.loop import Batch, Objective
 from hardneg.training.stage import Save, Trainee, inputs_of, kind_of
-
-log = logging.getLogger(__name__)
 
 KIND = "measured"
 Place = tuple[int, int]  # (episode, step of it)
@@ -144,7 +142,8 @@ class DevEvaluator:
             state.discard("passage")
         if self.keeps_weights:
             by_leader(self._forget_weights)
-        log.info("%s: dev %s %.4f", state.name, self.settings.steering, value)
+        say(f"{state.name}: dev {self.settings.steering} {value:.4f}")
+        self.experiment.noted.add(state.name)
         self.experiment.observers.tell_state(state.name, lambda: self._told(state, made, means))
 
     def _state(self, encoder: BiEncoder, step: int, runs: Path) -> Snapshot:

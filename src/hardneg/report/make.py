@@ -59,6 +59,7 @@ class Report:
         running = opened.told(lambda: so_far(opened), "")
         known: Any = {"queries": queries, "running": running, "dev_passages": opened.dev_passages}
         known |= {"at_work": bool(opened.executed_by), "in_batch": opened.told(lambda: in_batch(opened), None)}
+        known["mined"] = not opened.pools or any(len(pool.passage_rows) for pool in opened.pools.values())
         return opened.told(lambda: verdict(opened.results, **known), UNREADABLE)
 
     @property

@@ -12,6 +12,9 @@ SURE = 0.05  # of p
 FEW_QUERIES = 200
 MUCH_FORGOTTEN = 0.25
 
+AUDIT = "Look through the negatives for passages that are relevant and not judged (hardneg audit)."
+MINE = "Go on from this model with a recipe that mines, such as hardneg train star --preset finetune."
+
 NAMES = {UNTRAINED: "the untrained model", BM25: "BM25", RETRIEVED: "the retriever that it re-ranks"}
 
 
@@ -47,6 +50,7 @@ def verdict(
     at_work: bool = False,
     dev_passages: int | None = None,
     in_batch: Beside | None = None,
+    mined: bool = True,
 ) -> Verdict:
     """Judge results by the first measure of the split that people look at.
 
@@ -56,6 +60,7 @@ def verdict(
     queries : of that split; None if they are not known.
     running : what is known of an experiment without results; at_work: whether a process executes it now.
     in_batch : the test against a state that in-batch negatives alone trained; None: there is no such state.
+    mined : whether a pool of the experiment has negatives, which an audit could look through.
     dev_passages : dev was judged among so many passages of BM25 for each query alone; None: among all.
     """
     if "seeds" in results:
@@ -78,6 +83,8 @@ def verdict(
     rows = [first[0], *[row for row in beside if row["b"] != first[0]["b"]], *others]
     told = [_sentence(row, results[split], split_of(split, dev_passages), who, named) for row in rows]
     advice = [*_of_in_batch(in_batch), *_advice(results, first, queries, dev_passages)]
+    if mined or not advice:
+        advice.append(AUDIT if mined else MINE)
     return Verdict(_kind(first[0]), told[0], tuple(told[1:]), tuple(advice))
 
 
@@ -150,7 +157,7 @@ def _advice(
 ) -> list[str]:
     """What to do next, the most useful first."""
     kept = results.get("kept", {})
-    found = [*_of_training(rows[0], kept), *_of_baseline(results, rows)]
+    found = [*_of_training(rows, kept), *_of_baseline(results, rows)]
     if queries is not None and queries < FEW_QUERIES and _kind(rows[0]) == "unsure":
         found.append(f"Measure on more queries: {queries:,} tell only large differences from chance.")
     if dev_passages and results.get("compared_on") == "dev":
@@ -164,7 +171,6 @@ def _advice(
             f"Look at forgetting: {worst['forgotten']:.0%} of the training queries fell from {worst['before']} to"
             f" {worst['after']}; more momentum (alpha) or a lower learning rate keeps more of them."
         )
-    found.append("Look through the negatives for passages that are relevant and not judged (hardneg audit).")
     return found
 
 
@@ -178,10 +184,13 @@ def _of_in_batch(found: Beside | None) -> list[str]:
     ]
 
 
-def _of_training(row: Mapping[str, Any], kept: Mapping[str, Any]) -> list[str]:
+def _of_training(rows: list[Any], kept: Mapping[str, Any]) -> list[str]:
+    dev = dict(kept.get("of", {}))
+    if len(dev) > 1 and len(set(dev.values())) == 1:
+        return ["Train longer: on dev, no state differs from the untrained model."]
+    row = next((row for row in rows if row["b"] == UNTRAINED), rows[0])
     if kept.get("state") == UNTRAINED or _kind(row) == "worse":
         return ["Try a lower learning rate, other negatives or more data: training did not help."]
-    dev = dict(kept.get("of", {}))
     if len(dev) < 3:
         return []
     best, last = max(dev, key=lambda name: dev[name]), list(dev)[-1]
@@ -191,7 +200,7 @@ def _of_training(row: Mapping[str, Any], kept: Mapping[str, Any]) -> list[str]:
             f"Try a lower learning rate or other negatives: on dev, nothing beat the untrained model ({values})."
         ]
     if best == last:
-        return ["Train on: dev was best in the last state, so it may still rise."]
+        return ["Train longer, or go on from this model: dev was best in the last state, so it may still rise."]
     if kept.get("state") == LAST:
         return [
             f"Set keep=best: on dev, {best} was better ({dev[best]:.3f}) than the last state ({dev[last]:.3f})."

@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.data.tokens import Texts
-from hardneg.process.progress import counted
+from hardneg.process.progress import counted, wait_for_another
 from hardneg.process.threads import usable_threads
 from hardneg.records import Float32, Int32, Int64, Run, offsets_of
 from hardneg.search.analysers import facts_of, tokenizer_of
 from hardneg.search.runs import check_request
 from hardneg.storage.artifacts import digest_json, is_published, load_array, open_artifact, publish, read_json
-from hardneg.storage.lease import lease
+from hardneg.storage.lease import made_once
 
 KIND = "bm25"
 ARRAYS = ("offsets", "rows", "scores")
@@ -119,10 +119,12 @@ def open_bm25(collection: Passages, cache: Path, language: str | None = None) ->
     settings = {"variant": "lucene", "k1": K1, "b": B, **facts_of(language)}
     inputs = {"collection": collection.digest}
     path = cache / KIND / digest_json([inputs, settings])[:32]
-    if not is_published(path, KIND):
-        with lease(cache / "leases" / path.name, wait=True):  # another process may make the same
-            if not is_published(path, KIND):
-                _publish(path, collection, language, settings, inputs)
+    made_once(
+        cache / "leases" / path.name,
+        lambda: is_published(path, KIND),
+        lambda: _publish(path, collection, language, settings, inputs),
+        wait_for_another,
+    )
     open_artifact(path, KIND)
     ids = {term: i for i, term in enumerate(read_json(path / "terms.json"))}
     offsets, rows, scores = (load_array(path / f"{name}.npy") for name in ARRAYS)

@@ -24,14 +24,10 @@ NAME_SECONDS = 1.0  # how long a new holder may take to write its name
 
 
 @contextlib.contextmanager
-def lease(directory: Path, *, wait: bool = False) -> Iterator[None]:
+def lease(directory: Path) -> Iterator[None]:
     """Hold ``directory`` for this process; a dead holder is forgotten.
 
     The lock is the kernel's (``flock``), so it cannot outlive its process; the file only says who holds it.
-
-    Parameters
-    ----------
-    wait : until no other process holds it. The kernel wakes who waits; filelock would ask again and again.
 
     Raises
     ------
@@ -43,7 +39,7 @@ def lease(directory: Path, *, wait: bool = False) -> Iterator[None]:
         handle = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         with disk_faults(directory):
-            if not _locked(handle, wait=wait):
+            if not _locked(handle):
                 fix = "wait for it or stop it"
                 raise BusyError("IN_USE", f"in use by {_holder(handle)}", fix, path=directory)
             point("write", directory / LOCK)
@@ -54,9 +50,33 @@ def lease(directory: Path, *, wait: bool = False) -> Iterator[None]:
         os.close(handle)
 
 
-def _locked(handle: int, *, wait: bool) -> bool:
+def made_once(
+    directory: Path, is_made: Callable[[], bool], make: Callable[[], object], waiting: Callable[[], None]
+) -> None:
+    """Have one process make what several may need: it holds ``directory``, and the others wait.
+
+    If that process dies, another one makes it.
+
+    Parameters
+    ----------
+    waiting : called again and again while another process makes it; it sleeps for a moment.
+    """
+    told = False
+    while not is_made():
+        try:
+            with lease(directory):
+                if not is_made():
+                    make()
+        except BusyError as busy:
+            if not told:
+                log.info("%s: %s; waiting for it", directory.name, busy.what)
+            told = True
+            waiting()
+
+
+def _locked(handle: int) -> bool:
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

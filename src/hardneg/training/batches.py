@@ -28,6 +28,7 @@ from hardneg.training.sharing import shared
 log = logging.getLogger(__name__)
 
 MANY = 0.25  # of the training queries: if more are skipped, people are told what to do
+EITHER = "negative or no positive"
 FEW_NEGATIVES = (
     "mine deeper, or widen the bounds on scores; train a model that is new to search in the batch first"
 )
@@ -125,8 +126,9 @@ def trainable(pool: NegativePool, negatives: int) -> Int64:
         what = f"none of {len(pool)} training queries has a {'negative' if negatives else 'positive'}"
         raise InputError("NO_NEGATIVES", what, FEW_NEGATIVES)
     if skipped := len(pool) - len(positions):
-        told = "%d of %d training queries have no negative or no positive, and are skipped%s"
-        log.warning(told, skipped, len(pool), f"; {FEW_NEGATIVES}" if skipped > MANY * len(pool) else "")
+        lacks = "positive" if not negatives else "negative" if np.diff(pool.positive_offsets).all() else EITHER
+        told = "%d of %d training queries have no %s, and are skipped%s"
+        log.warning(told, skipped, len(pool), lacks, f"; {FEW_NEGATIVES}" if skipped > MANY * len(pool) else "")
     return positions
 
 
@@ -222,11 +224,11 @@ class KnownPositives:
 
 
 def masked_columns(batch: GroupBatch, known: KnownPositives | None, *, in_batch: bool) -> Bool:
-    """The mask [b, b * (1 + N)] of columns that are no negatives of a query; the column of its positive is masked.
+    """The mask [b, b * (1 + N)] of columns that are no negatives of a query, its positive's among them.
 
     Parameters
     ----------
-    known : masks known positives; None masks none of them, as in the published code.
+    known : masks known positives; None masks nothing, as in the published code (a loss knows the positive itself).
     in_batch : whether other queries' passages serve as negatives.
     """
     queries, width = batch.passage_rows.shape

@@ -75,7 +75,7 @@ def latest_checkpoint(
 
     Parameters
     ----------
-    limits : positions (steps made, by model) that the checkpoint must not be behind, for any model named in them.
+    limits : positions (steps made, by model) beyond which the checkpoint must not be, for any model named in them.
     """
     for path in reversed(checkpoints(folder)):
         try:

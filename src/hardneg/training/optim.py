@@ -57,12 +57,12 @@ class Lamb(torch.optim.Optimizer):
         gradients = [p.grad for p in weights if p.grad is not None]
         means = [self.state[p]["exp_avg"] for p in weights]
         squares = [self.state[p]["exp_avg_sq"] for p in weights]
-        rate = torch.tensor(group["lr"])
+        rate = group["lr"]
         if self.found_inf is not None:  # if it is 1, neither the moments nor the weights may change
             sound = 1.0 - self.found_inf.reshape(())
             gradients = [torch.where(sound > 0, g, 0.0) for g in gradients]
             beta1, beta2 = 1.0 - (1.0 - beta1) * sound, 1.0 - (1.0 - beta2) * sound
-            rate = rate.to(sound.device) * sound
+            rate = sound * rate
         for values, beta, new in (
             (means, beta1, gradients),
             (squares, beta2, torch._foreach_mul(gradients, gradients)),
@@ -76,7 +76,7 @@ class Lamb(torch.optim.Optimizer):
             weights, updates, torch._foreach_norm(weights), torch._foreach_norm(updates), strict=True
         ):
             w = w.clamp(0.0, 10.0)
-            p.sub_(update * (torch.where((w > 0) & (u > 0), w / u, 1.0) * rate.to(p.device)))
+            p.sub_(update * (torch.where((w > 0) & (u > 0), w / u, 1.0) * rate))
 
 
 def lamb(model: nn.Module, *, weight_decay: float = 0.0) -> torch.optim.Optimizer:

@@ -1,16 +1,5 @@
 """Objectives of a ranker and of the retriever that it plays against, and a ranker's scores to learn from.
 
-A recipe in which a retriever and a ranker train each other (AR2; Zhang et al., ICLR 2022) calls, in this order:
-
-1. The warm-up: train G⁰, or take a given one; refresh 0 (encode the corpus, search the top 100 of the training
-   queries, drop D+, publish the pool); train D⁰ on it, in a stage of its own, or take a given one.
-2. One :class:`~hardneg.training.stage.Stage` for all iterations with two trainees, so that each has one schedule
-   and one optimiser state: ``Trainee("ranker", ..., ranker_objective(...), ..., save_ranker, kind="ranker")`` and
-   the retriever's with :func:`adversarial_objective`. The ``batches`` of each depend on its own step alone:
-   VisitBatches, whose ``pool_at(step)`` reads the pool of the iteration that the step is in.
-3. In iteration k the two take turns; the stage's ``before`` has the positions of all refreshes, and of all
-   measurements between turns, that are not published yet (:mod:`hardneg.recipes.ar2`).
-
 A stage sets the mode of the model whose turn it is, and of no other: :func:`frozen_scores` turns off the dropout
 of the ranker that it asks, and leaves no trace.
 """

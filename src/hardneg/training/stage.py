@@ -156,7 +156,7 @@ class Stage:
     episode, seed : the dropout of a step is keyed by both, by the model's name, and by the step.
     inputs : digests of the data that is trained on.
     before : positions (steps made, by model) at which the recipe still has to make something. The stage does not
-        resume from a checkpoint behind one of them.
+        resume from a checkpoint that has gone beyond one of them.
     timed : measures the time of a block, as ``Experiment.timed`` does.
     query_id : row of a query -> its id, for messages.
     checkpoint_every : number of steps of a model between two checkpoints.
@@ -262,7 +262,7 @@ class Stage:
         ]
 
     def _resume(self, limits: Sequence[Mapping[str, int]]) -> None:
-        """Load the newest checkpoint that is not behind any of these positions, and drop later metrics."""
+        """Load the newest checkpoint that has gone beyond none of these positions, and drop later metrics."""
         found = by_leader(latest_checkpoint, self.folder, self.inputs, limits)
         if found:
             self.made = restore(found, self._models, self.optimizers)

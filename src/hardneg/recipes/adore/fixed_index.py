@@ -48,8 +48,8 @@ def build_once(state: Snapshot, experiment: Experiment, kind: str, options: Mapp
 
 def exact_index(state: Snapshot) -> Index:
     """The stored embeddings of a state's passages, searched exactly, by several processes in parts."""
-    how = SharedIndex if has_others() else StoredIndex
-    return how(state.passages, state.encoder.device)
+    passages, device = state.passages, state.encoder.device
+    return SharedIndex(passages, device) if has_others() else StoredIndex(passages, device, resident=True)
 
 
 def with_index(state: Snapshot, index: Index) -> Iterator[Snapshot]:

@@ -92,7 +92,7 @@ def retrieved_lists(
             positive[i, depth : depth + len(known)] = valid[i, depth : depth + len(known)] = True
     if duplicates is not None:
         valid[:, :depth] &= ~duplicates | positive[:, :depth]
-    ranks = np.broadcast_to(np.arange(1, rows.shape[1] + 1), rows.shape)
+    ranks = np.tile(np.arange(1, rows.shape[1] + 1), (count, 1))
     return CandidateLists(rows, ranks, positive, valid, np.diff(positives.offsets).astype(np.int64))
 
 

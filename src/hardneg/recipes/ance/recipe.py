@@ -38,9 +38,8 @@ from hardneg.recipes.ance.refreshing import (
     publish_version,
     runs_of,
     version_before,
-    versions_of,
 )
-from hardneg.recipes.ance.versions import Mode
+from hardneg.recipes.ance.versions import Mode, longest_in_force
 from hardneg.recipes.estimate import CostModel, work_of
 from hardneg.recipes.measured_states import DevEvaluator, MeasuredStage, judge_of, runs_path, weights_path
 from hardneg.recipes.roles.peers import (
@@ -101,6 +100,11 @@ class Ance(GroupSettings):
         """Steps that are made."""
         return (self.refreshes + 1) * self.refresh_every
 
+    @property
+    def longest_cycle(self) -> int:
+        """The most steps that a version is in force by the schedule; in ``async`` it may be longer."""
+        return longest_in_force(self.mode, self.refresh_every)
+
     def episode_of(self, queries: int) -> Episode:
         """The one episode of training on so many queries; all versions belong to it."""
         return Episode(EPISODE, queries, self.steps, self.queries_per_step, 1 + self.negatives_per_query)
@@ -124,8 +128,8 @@ class Ance(GroupSettings):
         if self.max_staleness is not None and self.max_staleness < self.refresh_every:
             what = f"max_staleness = {self.max_staleness} is less than refresh_every = {self.refresh_every}"
             raise SettingsError("BAD_SETTING", what, "models are published only so often: allow at least as many")
-        if self.schedule == "cyclical" and self.horizon is not None and self.horizon < self.refresh_every:
-            what = f"horizon = {self.horizon} ends before a cycle of {self.refresh_every} steps does"
+        if self.schedule == "cyclical" and self.horizon is not None and self.horizon < self.longest_cycle:
+            what = f"horizon = {self.horizon} ends before a cycle of {self.longest_cycle} steps does"
             raise SettingsError("BAD_SETTING", what, "give a longer horizon, or refresh more often")
         if self.horizon is not None and self.horizon < self.steps and self.schedule == "single":
             what = f"horizon = {self.horizon} ends before the {self.steps} steps do: the rest would learn nothing"
@@ -159,8 +163,7 @@ def ance(
         )
     last = training.last_model
     encoder, made = load_encoder(str(last), device=base().device), steps_made(last)
-    newest = versions_of(experiment).newest() or 0
-    used = version_before(settings.mode, experiment, made, settings.refresh_every, newest + 1)
+    used = version_before(settings.mode, experiment, made, settings.refresh_every)
     yield training.final_state(encoder, made, used)
 
 
@@ -172,7 +175,7 @@ def alternate(training: TrainingRun[Ance], base: Callable[[], BiEncoder]) -> Ite
         step = version * settings.refresh_every
         if step >= end:  # patience ended it
             break
-        used = version_before(settings.mode, experiment, step, settings.refresh_every, version)
+        used = version_before(settings.mode, experiment, step, settings.refresh_every)
         weights = weights_path(experiment, EPISODE, step) if step and settings.keep == "best" else None
         if by_leader(is_mined, experiment, version):
             old = archived_state(experiment, version, step, used, settings.examine)
@@ -284,7 +287,7 @@ def schedule_of(settings: Ance, queries: int, first_step: Callable[[int], int]) 
     """
     if settings.schedule == "single":
         return settings.schedule_over(settings.horizon or settings.steps)
-    horizon = settings.horizon or max(queries, settings.refresh_every)  # never at rest before a version is due
+    horizon = settings.horizon or max(queries, settings.longest_cycle)  # never at rest before a version is due
     return cyclical(settings.schedule_over(horizon), first_step)
 
 

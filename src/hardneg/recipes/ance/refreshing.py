@@ -89,12 +89,15 @@ def archived_state(
     )
 
 
-def version_before(mode: Mode, experiment: Experiment, step: int, every: int, version: int) -> Path | None:
-    """The folder of the version in force just before ``step``, whose model mines ``version``; None at step 0."""
+def version_before(mode: Mode, experiment: Experiment, step: int, every: int) -> Path | None:
+    """The folder of the version in force just before ``step``; None at step 0.
+
+    In ``async`` the log says which one: the newest version may come later than the model that mines the next one.
+    """
     if step == 0:
         return None
-    last = version - 1 if mode == "async" else scheduled_version(mode, step - 1, every)
-    return versions_of(experiment).path(max(last, 0))
+    last = in_force(experiment, step - 1) if mode == "async" else scheduled_version(mode, step - 1, every)
+    return versions_of(experiment).path(last)
 
 
 def next_job(mode: Mode, experiment: Experiment, *, every: int, refreshes: int) -> tuple[int, int] | None:
@@ -174,8 +177,13 @@ def delete_old(experiment: Experiment, *, used: Path | None, keep: int | None) -
 
 def needed_from(experiment: Experiment) -> int:
     """The oldest version that training needs if it resumes from its oldest checkpoint."""
-    kept, log = checkpoints(experiment.layout.episode(EPISODE).checkpoints), experiment.layout.version_log
-    step = number_of(kept[0]) if kept else 0
+    kept = checkpoints(experiment.layout.episode(EPISODE).checkpoints)
+    return in_force(experiment, number_of(kept[0]) if kept else 0)
+
+
+def in_force(experiment: Experiment, step: int) -> int:
+    """The version that a step was made with, by the log; 0 before the log has one."""
+    log = experiment.layout.version_log
     return version_at(read_rows(log, split_lines(log)[0]), step) or 0
 
 
@@ -209,7 +217,7 @@ def mined_states(
         while newest is not None and version <= newest:
             if is_mined(experiment, version):
                 step = step_of(experiment, version)
-                used = version_before(mode, experiment, step, every, version)
+                used = version_before(mode, experiment, step, every)
                 yield archived_state(experiment, version, step, used, asked)
                 delete_old(experiment, used=used, keep=keep)
             version += 1

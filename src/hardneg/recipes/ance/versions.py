@@ -206,6 +206,14 @@ def scheduled_version(mode: Mode, step: int, every: int) -> int:
     return 0 if mode == "async-fixed" and version == 1 else version
 
 
+def longest_in_force(mode: Mode, every: int) -> int:
+    """The most steps that a version is in force; in ``async-fixed`` version 0 is version 1, too.
+
+    In ``async`` nothing bounds it but the time that mining takes.
+    """
+    return 2 * every if mode == "async-fixed" else every
+
+
 def source_step(mode: Mode, version: int, every: int) -> int:
     """The step whose model mines a version, in a mode with a schedule."""
     return max(version - 1, 0) * every if mode == "async-fixed" else version * every

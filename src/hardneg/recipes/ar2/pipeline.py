@@ -21,7 +21,7 @@ from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import Int32, Run, Side
 from hardneg.search.rerank import RankerScorer
 from hardneg.search.runs import load_run
-from hardneg.storage.artifacts import is_published
+from hardneg.storage.artifacts import digest_json, is_published
 
 
 class PipelineState:
@@ -125,5 +125,6 @@ class Pipelines:
     def _reranker(self, ranker: CrossEncoder) -> Reranker:
         training = self.training
         pairs = pair_store(ranker.tower, ranker.template, training.data.collection, training.experiment.cache)
-        scorer = RankerScorer(ranker, pairs, budget=training.settings.token_budget)
-        return Reranker(scorer, ranker.digest(), self.k, training.experiment.timed)
+        precision = training.settings.precision
+        scorer = RankerScorer(ranker, pairs, budget=training.settings.token_budget, precision=precision)
+        return Reranker(scorer, digest_json([ranker.digest(), precision]), self.k, training.experiment.timed)

@@ -11,6 +11,7 @@ from hardneg.adversarial import Game, Weighting
 from hardneg.diagnostics.judge import evaluation_depth
 from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import parse_measures
+from hardneg.negatives.mix import nearest
 from hardneg.recipes.roles.peers import INFERENCER, TRAINER
 from hardneg.recipes.settings import Episode, MiningSettings
 from hardneg.training.stage import RETRIEVER
@@ -129,7 +130,7 @@ class Ar2(MiningSettings):
         found: dict[str, int] = {}
         if self.epochs is not None:
             own = self.steps_of_part(self.epochs, queries, self.iterations)
-            turns = max(round(own * self.ranker_steps / self.retriever_steps), 1)
+            turns = max(int(nearest(own * self.ranker_steps / self.retriever_steps)), 1)
             found |= {"retriever_steps": own, "ranker_steps": turns}
         if self.first_ranker_epochs is not None:
             size = self.first_ranker_queries_per_step
