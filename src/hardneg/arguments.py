@@ -21,6 +21,7 @@ from hardneg.errors import Faults, HardnegError, SettingsError
 P = ParamSpec("P")
 R = TypeVar("R")
 
+LARGEST = (1 << 31) - 1  # of a count that a user gives
 WORDS = {str: "a string", Path: "a path", int: "an integer", float: "a number", bool: "True or False"}
 WORDS |= {type(None): "None", dict: "a mapping"}
 CALLED = {"prepare": "train"}  # functions that check the arguments of public ones, by the name that users call

@@ -17,9 +17,18 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from hardneg.arguments import brief
+from hardneg.arguments import LARGEST, brief
 from hardneg.errors import Faults, HardnegError, InputError, SettingsError
 from hardneg.foreign_names import setting_advice
 from hardneg.storage.artifacts import reading
@@ -76,6 +85,16 @@ class Settings(BaseModel, metaclass=SettingsType):
         return {
             name: [value] if name in lists_of(cls) and is_plain(value) else value for name, value in values.items()
         }
+
+    @field_validator("*")
+    @classmethod
+    def _counts_that_fit(cls, value: Any, info: ValidationInfo) -> Any:
+        """No integer is beyond what any machine could hold; a seed has 63 bits."""
+        most = (1 << 63) - 1 if "seed" in str(info.field_name) else LARGEST
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, int) and abs(one) > most:
+                raise ValueError(f"the largest integer here is {most:,}")
+        return value
 
     def origin_of(self, name: str) -> str:
         """Where the value of a setting comes from, for people."""

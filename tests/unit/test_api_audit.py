@@ -400,8 +400,6 @@ def test_evaluation_extends_the_judgements(world, tmp_path):
 def test_a_pool_without_negatives_is_told_so(world, tmp_path):
     options = {"mixtures": ["in_batch"], "epochs": 0.2, "examine": "judged", "device": "cpu"}
     hn.train_warmup(world.collection, world.model, tmp_path / "exp", **COMMON | options)
-    with pytest.raises(
-        InputError, match="NO_NEGATIVES: the pool has no negatives: the model was"
-    ):
+    with pytest.raises(InputError, match="NO_NEGATIVES: the pool has no negatives: the model was"):
         hn.audit(tmp_path / "exp")
     assert not has_negatives(tmp_path / "exp")

@@ -110,8 +110,12 @@ def audit(
     at_least("--most", most)
     check_all(
         *(partial(check_threshold, *one) for one in (thresholds or {}).items()),
-        *(partial(check_file, Path(file)) for file in (out, page) if file is not None),
+        *(partial(check_file, Path(file), [path, data, judgements]) for file in (out, page) if file is not None),
     )
+    if out is not None and page is not None and Path(out).absolute() == Path(page).absolute():
+        raise SettingsError(
+            "EXISTS", "the table and the page are one file", "give another --page", path=Path(page)
+        )
     world = open_world(Path(path), data, cache)
     if not len(world.pool.passage_rows):
         what = "the pool has no negatives: the model was trained on those of the batch"
@@ -423,7 +427,14 @@ def suspect_facts(collection: Collection, found: Audit, i: int) -> dict[str, Any
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]], signals: Sequence[str]) -> None:
     """Write pairs as tab-separated columns with a header; a tab or a line break of a text becomes a blank."""
     plain = ("query_id", "passage_id", "suspicion", "source", "episode", "query", "title", "text")
-    header = ["place", *plain, *signals, "positive_id", "positive_title", "positive_text"]
+    header = [
+        "place",
+        *plain,
+        *(f"signal_{name}" for name in signals),
+        "positive_id",
+        "positive_title",
+        "positive_text",
+    ]
     with publish_file(path) as stream:
         stream.write("\t".join(header).encode() + b"\n")
         for place, row in enumerate(rows, 1):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hardneg.api.inputs import Place, cache_at, holding
+from hardneg.api.score import PARTS
 from hardneg.arguments import checked
 from hardneg.data.tokens import KIND as TOKENS
 from hardneg.errors import ArtifactError
@@ -22,7 +23,7 @@ from hardneg.search.embedding_store import KIND as EMBEDDINGS
 from hardneg.storage.artifacts import is_published, lease, read_manifest, remove
 from hardneg.storage.disk import stale_below, sweep_below
 
-DERIVED = (TOKENS, BM25, SCRIPTS)
+DERIVED = (TOKENS, BM25, SCRIPTS, PARTS)
 COLLECTIONS = "collections"  # the cache's folder of imported ones
 STORE = re.compile(r"[0-9a-f]{16,64}(\.lock)?")  # what hardneg calls a store of its cache, after its content
 

@@ -40,6 +40,7 @@ from hardneg.experiment.folder import read_settings, splits_of
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.provenance import collection_within
 from hardneg.records import Qrels, Run
+from hardneg.search.fusion import check_alike
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ def evaluate(
     """
     parsed = parse_measures(measures)
     if per_query is not None:
-        check_file(Path(per_query))
+        check_file(Path(per_query), [run, qrels, data, judgements])
     runs, judged, queries, passages, collection = open_runs([run], data, split, qrels, cache)
     if judgements is not None:
         judged = extended(judged, Path(judgements), queries, passages)
@@ -207,7 +208,7 @@ def compare(
         raise SettingsError("ONE_RUN", "there is nothing to compare with", "give two runs or more")
     parsed = parse_measures(measures)
     if per_query is not None:
-        check_file(Path(per_query))
+        check_file(Path(per_query), [*runs, qrels, data])
     opened, judged, queries, passages, collection = open_runs(runs, data, split, qrels, cache)
     options: dict[str, Any] = {"collection": collection, "cache": cache_at(cache), "id_rank": None}
     evaluations = [evaluate_with_answers(run, judged, parsed, **options) for run in opened]
@@ -351,6 +352,7 @@ def open_runs(
     if qrels is not None:
         judged, *spaces = qrels_of(qrels) if isinstance(qrels, Mapping) else open_qrels(Path(qrels))
         runs, queries, passages = read_runs([opened_run(path, split, None) for path in paths], *spaces)
+        check_alike(runs)
         return runs, judged, queries, passages, None
     assert data is not None
     collection = collection_of(data, cache)

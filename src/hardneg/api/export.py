@@ -85,7 +85,7 @@ def export_pool(
         raise SettingsError("BAD_SETTING", what, "leave --model out, or give --format token-ids")
     if negatives is not None:
         at_least("--negatives", negatives)
-    check_file(place)
+    check_file(place, [pool, data])
     collection = collection_of(data, cache)
     found = load_pool(last_pool(Path(pool)), n_passages=collection.n_passages, collection=collection.digest)
     if found.ranker:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
-from hardneg.arguments import checked
+from hardneg.arguments import LARGEST, brief, checked
 from hardneg.config import nearest
 from hardneg.data.collection import Collection
 from hardneg.data.importing import open_data
 from hardneg.data.judgements import Judgements, read_judgements
-from hardneg.errors import ArtifactError, Faults, HardnegError, SettingsError
+from hardneg.errors import ArtifactError, Faults, HardnegError, InputError, SettingsError
 from hardneg.experiment.layout import Layout, trec_run
 from hardneg.experiment.names import FINAL
 from hardneg.models.source import ModelSource
@@ -131,9 +131,11 @@ def one_of(option: str, value: str, choices: Sequence[Word]) -> Word:
 
 
 def at_least(option: str, value: int, least: int = 1) -> int:
-    """Check that an option's value is a count of ``least`` or more; returns it."""
+    """Check that an option's value is a count of ``least`` or more, and none that no machine holds; returns it."""
     if value < least:
         raise SettingsError("BAD_SETTING", f"{option} = {value}", f"give {least} or more")
+    if value > LARGEST:
+        raise SettingsError("BAD_SETTING", f"{option} = {brief(value)}", f"give {LARGEST:,} or less")
     return value
 
 
@@ -207,13 +209,52 @@ def check_folder(out: Path) -> None:
     check_writable(out)
 
 
-def check_file(out: Path) -> None:
-    """Refuse a place where no file can be written; say that a file which is there will be replaced."""
+def check_file(out: Path, reads: Iterable[object] = ()) -> None:
+    """Refuse a place where no file can be written, or must not; say that a file which is there will be replaced.
+
+    Parameters
+    ----------
+    reads : what the command reads; only what is the path of a file is looked at.
+    """
+    try:
+        str(out).encode()
+    except UnicodeEncodeError:
+        what = f"the path {str(out)!r:.80} is not UTF-8"
+        raise SettingsError("BAD_SETTING", what, "give a path that is UTF-8") from None
     if out.is_dir():
         raise SettingsError("NOT_A_FILE", "this is a folder", "give the path of a file", path=out)
     check_folder(out.absolute().parent)
-    if out.exists():
-        note(f"{out} is there already and will be replaced")
+    if not out.exists():
+        return
+    for read in reads:
+        if isinstance(read, str | Path) and Path(read).is_file() and Path(read).samefile(out):
+            what = "this file is to be read, and would be lost"
+            raise SettingsError("EXISTS", what, "give another path", path=out)
+    if is_part(out):
+        what = f"this file is a part of {out.parent}, and would be lost"
+        raise SettingsError("EXISTS", what, "give another path", path=out)
+    note(f"{out} is there already and will be replaced")
+
+
+def is_part(file: Path) -> bool:
+    """Whether a file belongs to an artefact: the manifest beside it names it, or it is this manifest."""
+    if not is_published(file.parent):
+        return False
+    try:
+        return file.name == MANIFEST or file.name in read_manifest(file.parent).files
+    except HardnegError:
+        return False
+
+
+def check_text(text: str) -> None:
+    """Refuse a text that cannot be searched for: a blank one, or one with half of a surrogate pair."""
+    if not text.strip():
+        raise SettingsError("NO_TEXT", "there is nothing to search for", "give a text that is not blank")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        what = f"the text {text!r:.80} is not UTF-8, or holds a lone surrogate"
+        raise InputError("BAD_UNICODE", what, "correct the text") from None
 
 
 def check_new(out: Path) -> None:

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+MOST_CONSTANT = 1_000_000  # of reciprocal ranks: beyond some 10 million, float32 tells no rank from the next
+
 
 # ---------------------------------------------------------------- fusion
 
@@ -161,6 +163,9 @@ def checked_fusion(
         given["normalisation"] = one_of("normalisation", normalisation, ("min-max", "z"))
     if rank_constant is not None:
         given["rank_constant"] = at_least("rank_constant", rank_constant, 0)
+        if rank_constant > MOST_CONSTANT:
+            what = f"rank_constant = {rank_constant}, beside which a rank is nothing"
+            raise SettingsError("BAD_SETTING", what, f"give {MOST_CONSTANT:,} or less")
     check_weights(weights, len(runs))
     return Fusion(method, **given)
 

@@ -27,6 +27,7 @@ from hardneg.models.source import ModelSource
 from hardneg.negatives.candidates import ALL, Filters
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
 from hardneg.negatives.scores import Guide, guide_of, within
+from hardneg.process.hardware import best_precision
 from hardneg.process.progress import track
 from hardneg.records import Float32
 from hardneg.storage.artifacts import digest_json, is_current, load_array, publish, read_manifest, remove
@@ -78,12 +79,12 @@ def score(
     with holding(out, folder):
         collection = collection_of(data, cache)
         found = load_pool(place, n_passages=collection.n_passages, collection=collection.digest)
-        guide = open_guide(
-            source_at(model_place(ranker, "ranker"), **reading), collection, folder, embeddings=embeddings
-        )
+        source = source_at(model_place(ranker, "ranker"), **reading)
+        guide = open_guide(source, collection, folder, embeddings=embeddings)
         inputs = {"collection": collection.digest, "pool": read_manifest(place).digest, "ranker": guide.digest}
-        key = digest_json([inputs, str(out.absolute())])  # another call may score the same pool elsewhere
-        parts = Parts(folder / PARTS / key[:32], inputs)
+        how = {**inputs, "precision": best_precision(source.device_here)}
+        key = digest_json([how, str(out.absolute())])  # another call may score the same pool elsewhere
+        parts = Parts(folder / PARTS / key[:32], how)
         with track("scoring", "pairs") as tick:
             scored = guide.scored(found, kept=parts, progress=tick)
         scored = scored if filters == ALL else within(scored, filters)

@@ -15,6 +15,7 @@ from hardneg.api.inputs import (
     cache_at,
     check_file,
     check_folder,
+    check_text,
     collection_of,
     holding,
     model_place,
@@ -185,8 +186,7 @@ def search_text(
     check_reranking(rerank_by, rerank_k)
     chosen = SearcherOptions(model, bm25, retriever, embeddings, index, language)
     chosen.check(reading)
-    if not text.strip():
-        raise SettingsError("NO_TEXT", "there is nothing to search for", "give a text that is not blank")
+    check_text(text)
     collection, folder = collection_of(data, cache), cache_at(cache)
     searcher = reranked_by(rerank_by, rerank_k, chosen.open(collection, folder, reading), folder, reading)
     return hits_of(collection, searcher.search_texts([text], k))

@@ -7,13 +7,12 @@ from typing import Any, Unpack, overload
 
 import numpy as np
 
-from hardneg.api.inputs import Data, Place, Reading, at_least, cache_at, collection_of
+from hardneg.api.inputs import Data, Place, Reading, at_least, cache_at, check_text, collection_of
 from hardneg.api.outcomes import Hits, Scores, by_ids
 from hardneg.api.search import OpenRetriever, SearcherOptions, check_reranking, hits_of, reranked_by
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import named_split
-from hardneg.errors import SettingsError
 
 
 class Searcher:
@@ -52,8 +51,8 @@ class Searcher:
         texts = [queries] if isinstance(queries, str) else list(queries)
         if not texts:
             return []
-        if not all(text.strip() for text in texts):
-            raise SettingsError("NO_TEXT", "there is nothing to search for", "give texts that are not blank")
+        for text in texts:
+            check_text(text)
         run = self.retriever.search_texts(texts, k)
         found = [hits_of(self.collection, run.select(np.array([i]))) for i in range(len(texts))]
         return found[0] if isinstance(queries, str) else found

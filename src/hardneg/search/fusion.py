@@ -23,6 +23,7 @@ Float64 = NDArray[np.float64]
 BLOCK = 1 << 17  # hits that are fused together: what is made of them stays in the processor's cache
 PASSAGE_BITS = 31  # of a row
 SCORE_BITS = 31  # of a float32 that is not negative
+WIDEST = 1e6  # of a weight, or 1 divided by it: scores are summed as float64 and kept as float32
 MOST_POINTS = 5000  # of a grid
 
 
@@ -157,6 +158,9 @@ def check_weights(weights: Sequence[float] | None, runs: int) -> tuple[float, ..
     if not all(math.isfinite(weight) and weight >= 0 for weight in weights) or not any(weights):
         what = f"the weights are {', '.join(f'{weight:g}' for weight in weights)}"
         raise SettingsError("BAD_WEIGHTS", what, "give numbers from 0 up, and not only 0")
+    if not all(weight == 0 or 1 / WIDEST <= weight <= WIDEST for weight in weights):
+        what = f"the weights are {', '.join(f'{weight:g}' for weight in weights)}, too far from 1 for their sums"
+        raise SettingsError("BAD_WEIGHTS", what, f"give 0, or numbers from {1 / WIDEST:g} to {WIDEST:g}")
     return tuple(map(float, weights))
 
 
