@@ -6,12 +6,13 @@ expected, and what was found.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import os
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
@@ -24,6 +25,7 @@ R = TypeVar("R")
 LARGEST = (1 << 31) - 1  # of a count that a user gives
 WORDS = {str: "a string", Path: "a path", int: "an integer", float: "a number", bool: "True or False"}
 WORDS |= {type(None): "None", dict: "a mapping"}
+ELSEWHERE = {"top_k": "k", "topk": "k", "limit": "k", "metric": "measure", "metrics": "measures", "output": "out"}
 CALLED = {"prepare": "train"}  # functions that check the arguments of public ones, by the name that users call
 
 
@@ -39,8 +41,12 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         of = CALLED.get(function.__qualname__, function.__qualname__)
+        hints = known(function)
+        names = keywords_of(signature, hints)
+        if unknown := [name for name in kwargs if names is not None and name not in names]:
+            raise unexpected(of, unknown[0], names or ())
         try:
-            given, hints = signature.bind(*args, **kwargs), known(function)
+            given = signature.bind(*args, **kwargs)
         except TypeError as fault:
             raise TypeError(f"{of}(): {fault}") from None
         faults: list[HardnegError] = []
@@ -52,6 +58,26 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         return function(*args, **kwargs)
 
     return call
+
+
+def keywords_of(signature: inspect.Signature, hints: Mapping[str, Any]) -> Collection[str] | None:
+    """The names of the keyword arguments that a function takes; None: any."""
+    names: list[str] = []
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD:
+            names.append(name)
+        elif typing.get_origin(hints.get(name)) is typing.Unpack:
+            names.extend(typing.get_type_hints(*typing.get_args(hints[name])))
+        else:
+            return None
+    return names
+
+
+def unexpected(function: str, name: str, known: Collection[str]) -> TypeError:
+    """The fault of a keyword that a function does not take, with the one that is probably meant."""
+    near = [ELSEWHERE[name]] if ELSEWHERE.get(name) in known else difflib.get_close_matches(name, known, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
 
 
 def check_value(name: str, value: Any, hint: Any) -> None:
@@ -82,8 +108,6 @@ def values_of(
             yield from ((name, one, hints[name]) for one in value)
         elif kind is inspect.Parameter.VAR_KEYWORD and typing.get_origin(hints[name]) is typing.Unpack:
             fields = typing.get_type_hints(*typing.get_args(hints[name]))
-            if unknown := [other for other in value if other not in fields]:
-                raise TypeError(f"got an unexpected keyword argument {unknown[0]!r}")  # as Python says it
             yield from ((other, one, fields[other]) for other, one in value.items())
         elif kind is inspect.Parameter.VAR_KEYWORD:
             yield from ((other, one, hints[name]) for other, one in value.items())

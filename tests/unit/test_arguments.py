@@ -1,6 +1,7 @@
 """Whatever is given to a public function from Python is taken, or refused in a line that says what to give."""
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -447,3 +448,14 @@ def test_options_of_a_dict_are_checked_by_name():
         some(1, lenght=3)
     with pytest.raises(TypeError, match="unexpected keyword argument 'modle'"):
         hn.search_text("data", "text", modle="m")
+
+
+def test_a_keyword_of_another_library_is_answered_with_ours():
+    said = re.escape("search_text() got an unexpected keyword argument 'top_k'; did you mean 'k'?")
+    with pytest.raises(TypeError, match=said):
+        hn.search_text("pydocs", "copy", bm25=True, top_k=3)
+    said = re.escape("evaluate() got an unexpected keyword argument 'metrics'; did you mean 'measures'?")
+    with pytest.raises(TypeError, match=said):
+        hn.evaluate("run", metrics="RR@10")
+    with pytest.raises(TypeError, match=re.escape("'qqq'") + "$"):
+        hn.evaluate("run", qqq=1)

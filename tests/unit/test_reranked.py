@@ -11,7 +11,7 @@ from hardneg.data.collection import Collection
 from hardneg.data.training_data import choose_splits
 from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.measured import Measured, with_final
-from hardneg.diagnostics.reranked import AS_IT_IS, RERANKED, Grades, Reranker, gains, reranked_state
+from hardneg.diagnostics.reranked import AS_IT_IS, RERANKED, Grades, Reranker, gains
 from hardneg.diagnostics.summary import dev_values
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.layout import Layout
@@ -48,9 +48,15 @@ RUN = run_of([[0, 1, 3], [2, 4, 0], [4, 1, 3]])
 SCORES = [[1, 3, 9, 2, 0], [5, 0, 1, 0, 7], [0, 4, 0, 9, 1]]  # the first two of each: 1 0 | 4 2 | 1 4
 
 
+def reranked_state(record, runs, reranker, judge):
+    """A state whose runs are those of another one, re-ranked."""
+    found = {split: reranker.run(run, None, title="") for split, run in runs.items()}
+    return Measured(record, found, evaluations=judge.evaluate(found))
+
+
 def test_by_hand(judge):
     before = Measured(DEV, {"dev": RUN}, evaluations=judge.evaluate({"dev": RUN}))
-    after = reranked_state(PIPELINE, before.runs, Reranker(Table(SCORES), "m", 2), judge, None)
+    after = reranked_state(PIPELINE, before.runs, Reranker(Table(SCORES), "m", 2), judge)
     assert after.runs["dev"].passage_rows.tolist() == [1, 0, 3, 4, 2, 0, 1, 4, 3]
     (split, gain), *_ = gains(before, after, judge, 2).items()
     assert split == "dev"
@@ -108,7 +114,7 @@ def test_a_reranked_state_is_renamed_with_its_own_and_chooses_nothing(judge, tmp
     evaluations = judge.evaluate({"dev": RUN})
     last = Measured(StateRecord("last", "last"), {"dev": RUN}, tmp_path / "last", evaluations=evaluations)
     record = replace(PIPELINE, name="last+ranker", of="last")
-    better = reranked_state(record, last.runs, Reranker(Grades(judge.data.judged["dev"]), "m", 3), judge, None)
+    better = reranked_state(record, last.runs, Reranker(Grades(judge.data.judged["dev"]), "m", 3), judge)
     seen = {"last": last, "last+ranker": better}
     measure = judge.measures[0]
     assert dev_values(seen, "last", measure) == {"last": last.evaluations["dev"].means["RR@10"]}

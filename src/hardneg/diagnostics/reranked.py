@@ -20,10 +20,9 @@ from hardneg.diagnostics.summary import compare_states
 from hardneg.evaluation.measures import Evaluation, Float64
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.names import BM25, FINAL, RETRIEVED, UNTRAINED, Asked, Kind
-from hardneg.experiment.states import StateRecord
 from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.rankers import load_ranker, save_ranker
-from hardneg.process.distributed import by_leader, is_leader
+from hardneg.process.distributed import by_leader
 from hardneg.process.progress import track
 from hardneg.records import Float32, Int32, Qrels, Run, Side, owners, pair_keys, spans
 from hardneg.search.rerank import PairScorer, rerank
@@ -89,26 +88,6 @@ def digest_of(run: Run) -> str:
     for array in (run.query_rows, run.offsets, run.passage_rows, run.scores):
         found.update(np.ascontiguousarray(array).tobytes())
     return found.hexdigest()
-
-
-def reranked_state(
-    record: StateRecord, runs: Mapping[str, Run], reranker: Reranker, judge: Judge, folder: Path | None
-) -> Measured:
-    """A state whose runs are those of another one, re-ranked; only rank 0 has the figures.
-
-    Parameters
-    ----------
-    record : what it is: ``kind`` is ``reranked``, ``of`` the state whose runs these are, and ``ranker`` where the
-        weights of the model that re-ranks stand. Where a recipe trains a ranker and nothing else, each of its own
-        states is such a state, of none.
-    runs : by split, of those that judge.
-    folder : where the re-ranked runs are published, by split; None: they are not kept.
-    """
-    found = {
-        split: reranker.run(run, None if folder is None else folder / split, title=f"re-ranking {split}")
-        for split, run in runs.items()
-    }
-    return Measured(record, found, evaluations=judge.evaluate(found) if is_leader() else {})
 
 
 class RankedState:

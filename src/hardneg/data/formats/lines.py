@@ -278,7 +278,8 @@ def _decoded_json(path: Path, data: bytes, number: int) -> Any:
             return json.JSONDecoder().decode(line)
         except (ValueError, RecursionError) as fault:
             what = why_not_json(line, fault)
-            refuse(InputError("BAD_JSON", what, "write one object a line", path=path, line=number))
+            fix = "write one object a line" if line.strip() else "remove it"
+            refuse(InputError("BAD_JSON", what, fix, path=path, line=number))
     return REFUSED
 
 
