@@ -80,7 +80,7 @@ def test_micro_batches_are_asked_for():
 def test_queries_without_negatives_are_skipped_and_counted(caplog):
     with caplog.at_level(logging.WARNING, "hardneg"):
         batches = batches_of(numbered([4, 0, 1, 0, 4]))
-    assert "2 of 5 training queries have no negative or no positive, and are skipped; mine deeper" in caplog.text
+    assert "2 of 5 training queries have no negative, and are skipped; mine deeper" in caplog.text
     assert batches.positions.tolist() == [0, 2, 4]
     assert sorted(batches(0).query_rows.tolist()) == [0, 6, 12]
 
@@ -88,7 +88,7 @@ def test_queries_without_negatives_are_skipped_and_counted(caplog):
 def test_what_to_do_is_told_only_if_many_are_skipped(caplog):
     with caplog.at_level(logging.WARNING, "hardneg"):
         batches_of(numbered([4, 0, 1, 3, 4]))
-    assert caplog.messages == ["1 of 5 training queries have no negative or no positive, and are skipped"]
+    assert caplog.messages == ["1 of 5 training queries have no negative, and are skipped"]
 
 
 def test_without_hard_negatives_all_queries_train():

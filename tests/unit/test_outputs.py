@@ -99,9 +99,10 @@ def test_scores_that_were_kept_in_one_precision_are_not_used_in_another(made, wo
 
 @pytest.mark.parametrize("bound", ["max_score", "absolute_margin", "relative_margin"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_bounds_are_finite(bound, value):
+def test_bounds_on_scores_are_finite(world, made, tmp_path, bound, value):
+    options = {"data": world.collection, "ranker": world.model, "device": "cpu"}
     with pytest.raises(SettingsError, match=f"BAD_SETTING: {bound} = (nan|inf); give a finite number"):
-        Filters(**{bound: value})
+        hn.score(made / "pool", tmp_path / "out", **options, filters=Filters(**{bound: value}))
 
 
 @pytest.mark.parametrize("who", ["bm25", "model"])

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from hardneg.api.inputs import Place, cache_at, holding
-from hardneg.api.score import PARTS
 from hardneg.arguments import checked
 from hardneg.data.tokens import KIND as TOKENS
 from hardneg.errors import ArtifactError
 from hardneg.experiment.layout import SETTINGS, Layout
 from hardneg.models.source import REMEMBERED
+from hardneg.negatives.pool import PARTS
 from hardneg.report.scripts import SCRIPTS
 from hardneg.search.bm25 import KIND as BM25
 from hardneg.search.embedding_store import KIND as EMBEDDINGS

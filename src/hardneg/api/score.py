@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Unpack
@@ -25,14 +26,12 @@ from hardneg.data.collection import Collection
 from hardneg.errors import SettingsError
 from hardneg.models.source import ModelSource
 from hardneg.negatives.candidates import ALL, Filters
-from hardneg.negatives.pool import NegativePool, load_pool, save_pool
+from hardneg.negatives.pool import PARTS, NegativePool, load_pool, save_pool
 from hardneg.negatives.scores import Guide, guide_of, within
 from hardneg.process.hardware import best_precision
 from hardneg.process.progress import track
 from hardneg.records import Float32
 from hardneg.storage.artifacts import digest_json, is_current, load_array, publish, read_manifest, remove
-
-PARTS = "pair-scores"  # blocks of scores, kept until the pool that needs them is whole
 
 
 @checked
@@ -75,6 +74,9 @@ def score(
     if filters.on_ranks != ALL:
         what = f"ranks {filters.rank_from} to {filters.rank_to or 'the last'} are asked for, of scores"
         raise SettingsError("BAD_SETTING", what, "bound ranks when negatives are mined: hardneg mine --rank-from")
+    for name, value in dataclasses.asdict(filters).items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise SettingsError("BAD_SETTING", f"{name} = {value}", "give a finite number, or leave it out")
     place = last_pool(Path(pool))
     with holding(out, folder):
         collection = collection_of(data, cache)

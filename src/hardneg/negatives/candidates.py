@@ -6,9 +6,8 @@ Every source that ranks passages is a run: BM25's, the model's for the query, th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,9 +47,6 @@ class Filters:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for name, value in asdict(self).items():
-            if isinstance(value, float) and not math.isfinite(value):
-                raise SettingsError("BAD_SETTING", f"{name} = {value}", "give a finite number, or leave it out")
         if self.top is not None and self.top < 1:
             raise SettingsError("BAD_SETTING", f"top = {self.top}", "give 1 or more, or leave it out")
         if self.rank_from < 1 or (self.rank_to is not None and self.rank_to < self.rank_from):

@@ -33,6 +33,7 @@ SOURCES = (
 )  # files store the position in this order, so new sources go to the end
 KIND = "negatives"
 ENTRY_ARRAYS = ("passage_rows", "sources", "ranks", "scores", "episodes", "anchors")
+PARTS = "pair-scores"  # the cache's folder of blocks of scores, kept until the pool that needs them is whole
 SCORES = ("ranker_scores", "positive_scores")  # arrays that only a pool has that a ranker scored
 BLOCK = 1 << 17  # entries processed at a time, so that temporary arrays fit into the processor's cache
 

@@ -13,7 +13,7 @@ FEW_QUERIES = 200
 MUCH_FORGOTTEN = 0.25
 
 AUDIT = "Look through the negatives for passages that are relevant and not judged (hardneg audit)."
-MINE = "Go on from this model with a recipe that mines, such as hardneg train star --preset finetune."
+MINE = "Go on from this model with a recipe that mines, such as star with its preset finetune."
 
 NAMES = {UNTRAINED: "the untrained model", BM25: "BM25", RETRIEVED: "the retriever that it re-ranks"}
 
