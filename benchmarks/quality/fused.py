@@ -21,12 +21,15 @@ def tests_of_fusion(known: Known, groups: Sequence[Group]) -> list[Tested]:
 
 
 def tests_of_group(known: Known, group: Group) -> Iterator[Tested | None]:
-    """Each fused run against its model alone and BM25 alone; ours against the plainest peer's, too."""
+    """Each fused run against its model, BM25 and the untrained model, fused; ours against the plainest peer."""
+    before = [one.as_fused for one in fused_of(known, group, UNTRAINED)]
     plain = {seed: one.as_fused for seed, one in by_seed(fused_of(known, group, PLAINEST)).items()}
     for contender in (UNTRAINED, *contenders_of(known, group)):
         alone = by_seed(fused_of(known, group, contender))
         fused = {seed: one.as_fused for seed, one in alone.items()}
         against = {"the model alone": alone, "BM25 alone": for_each(fused, reference(known, group, BM25))}
+        if contender != UNTRAINED:
+            against[f"{UNTRAINED}, fused"] = for_each(fused, before)
         if contender.startswith(OURS):
             against[f"{PLAINEST}, fused"] = plain
         for other, cells in against.items():
