@@ -37,12 +37,12 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     SettingsError : an argument has the wrong type (:class:`~hardneg.errors.Faults` if several have).
     """
     signature, known = inspect.signature(function), functools.cache(typing.get_type_hints)
+    keywords = functools.cache(lambda: keywords_of(signature, known(function)))
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         of = CALLED.get(function.__qualname__, function.__qualname__)
-        hints = known(function)
-        names = keywords_of(signature, hints)
+        hints, names = known(function), keywords()
         if unknown := [name for name in kwargs if names is not None and name not in names]:
             raise unexpected(of, unknown[0], names or ())
         try:

@@ -111,11 +111,8 @@ def audit(
     check_all(
         *(partial(check_threshold, *one) for one in (thresholds or {}).items()),
         *(partial(check_file, Path(file), [path, data, judgements]) for file in (out, page) if file is not None),
+        partial(check_two, out, page),
     )
-    if out is not None and page is not None and Path(out).absolute() == Path(page).absolute():
-        raise SettingsError(
-            "EXISTS", "the table and the page are one file", "give another --page", path=Path(page)
-        )
     world = open_world(Path(path), data, cache)
     if not len(world.pool.passage_rows):
         what = "the pool has no negatives: the model was trained on those of the batch"
@@ -129,6 +126,13 @@ def audit(
         with publish_file(Path(page)) as stream:
             stream.write(audit_page(facts))
     return facts
+
+
+def check_two(out: Place | None, page: Place | None) -> None:
+    """Refuse a table and a page in one file."""
+    if out is not None and page is not None and Path(out).absolute() == Path(page).absolute():
+        what = "the table and the page are one file"
+        raise SettingsError("EXISTS", what, "give another --page", path=Path(page))
 
 
 def facts_of(
