@@ -34,6 +34,21 @@ def test_queries_are_rounded_to_the_stored_type():
     np.testing.assert_array_equal(scores.numpy(), expected[0])
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_products_of_many_queries_are_of_fewer_passages(dtype, monkeypatch):
+    """On the CPU, so that the scores stay in its cache; the hits are the same."""
+    passages, queries = random((9000, 16), dtype, 21), random((1500, 16), dtype, 22)
+    shapes, real = set(), torch.mm
+    monkeypatch.setattr(torch, "mm", lambda a, b, **named: shapes.add((len(a), b.shape[1])) or real(a, b, **named))
+    found = ExactIndex(passages, precision="float32").search(torch.from_numpy(queries), 5)
+    widest = max(columns for rows, columns in shapes if rows == 1024)
+    assert widest == (4096 if dtype == "float32" else 2048)
+    assert max(columns for rows, columns in shapes if rows == 476) == (8192 if dtype == "float32" else 2048)
+    given = ExactIndex(passages, precision="float32", chunk=16384).search(torch.from_numpy(queries), 5)
+    for one, other in zip(found, given, strict=True):
+        assert torch.equal(one, other)
+
+
 def test_ties_are_cut_by_row():
     """Most passages are copies of a few, so ties run through every cut and overflow every buffer."""
     rng = np.random.default_rng(4)
