@@ -108,7 +108,7 @@ class Parts:
 
     Attributes
     ----------
-    folder : where they stand.
+    folder : the folder that holds the blocks.
     inputs : digests of what is scored, and of what scores it.
     """
 

@@ -1,4 +1,4 @@
-"""A searcher: what ranks the passages of a collection, opened once and asked often; and BM25's runs."""
+"""A searcher ranks the passages of a collection; it is opened once and asked often. Also the runs of BM25."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def assigned(overrides: Sequence[str]) -> set[str]:
 
 
 def going_on(out: Place | None, usual: Precision) -> str:
-    """The precision that the experiment at ``out`` was begun with, where one was; else the usual.
+    """The precision that the experiment at ``out`` was begun with; without an experiment there, ``usual``.
 
     An experiment can only be resumed in its own precision, because precision decides results.
     """

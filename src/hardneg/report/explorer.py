@@ -223,7 +223,7 @@ class _Maker:
         """Place, source, episode, rank and score when mined, and ranks by state of each negative."""
         found: dict[int, list[Any]] = {}
         most = NEGATIVES + len(positives)
-        for _, pool, at in reversed(self.pools):  # the last pool says what training ended with
+        for _, pool, at in reversed(self.pools):  # the last pool comes first: training ended with it
             left = 2 * (most - len(found))  # a passage may stand twice in a pool
             for entry in entries_of(pool, at[row], left) if row in at and left > 0 else []:
                 source = f"momentum, {entry.source}" if entry.momentum else entry.source

@@ -31,7 +31,7 @@ PARTS = ("adversarial", "distillation", "entropy")
 
 
 def states_of(opened: Opened) -> dict[str, dict[str, Any]]:
-    """The measures of all states by split and name; raises where no two models train each other."""
+    """The measures of all states by split and name; raises for an experiment of another recipe."""
     if opened.settings.get("recipe") != RECIPE:
         raise NotMeant("One model was trained, so there are no two to compare.")
     return means_of(opened)

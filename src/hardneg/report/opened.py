@@ -1,4 +1,4 @@
-"""An experiment's folder as a report reads it: whatever is there, and a line for what is not.
+"""An experiment's folder as a report reads it: everything that is there, and a line for each part that is not.
 
 An experiment that still runs, was cut short, or has an older format gives what its folder holds. Nothing here asks
 for the model, and no file is changed.

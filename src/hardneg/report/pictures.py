@@ -88,7 +88,7 @@ def _start() -> subprocess.Popen[bytes]:
 
 
 def _send(process: subprocess.Popen[bytes], place: Path, spec: Spec) -> None:
-    """Tell the process what to draw; if it has ended, its exit status says so."""
+    """Tell the process what to draw; if it has ended, :meth:`Painter.finish` sees that by its exit status."""
     assert process.stdin is not None
     with contextlib.suppress(OSError):
         process.stdin.write(json.dumps([str(place), spec]).encode() + b"\n")
