@@ -1,10 +1,10 @@
 """Losses of the retriever and the ranker that train each other (AR2; Zhang et al., ICLR 2022), and IRGAN's game.
 
-All are pure functions of scores of ``B`` queries' lists ``[B, 1 + n]``: the positive stands in column 0, its ``n``
-candidates behind it. ``s`` are the retriever's scores and ``R`` the ranker's; ``p`` is the softmax of ``s`` over
-the list, ``p⁻`` that over the candidates alone. A masked column is left out everywhere; column 0 always stays.
-Results are ``[B]`` in nats, in float32 (float64 stays what it is). A loss of one model gives the other no
-gradient.
+All are pure functions of the scores ``[B, 1 + n]`` of ``B`` queries: column 0 holds the positive, the other
+columns hold its ``n`` candidates. ``s`` are the retriever's scores and ``R`` the ranker's. ``p`` is the softmax of
+``s`` over the whole list, and ``p⁻`` the softmax over the candidates alone. A masked column is left out
+everywhere; column 0 always stays. Results are ``[B]`` in nats, in float32 (in float64 for float64 scores). The
+loss of one model gives the other model no gradient.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Weighting = Literal["p_theta", "reference"]
 
 
 class RetrieverLosses(NamedTuple):
-    """What a retriever's step minimises, and its two parts; the means over the step's queries are the losses."""
+    """What a retriever's step minimises for each query, and its two parts; a loss is the mean over queries."""
 
     total: Tensor  # [B]
     adversarial: Tensor  # [B]
@@ -47,9 +47,9 @@ def ranker_nll(scores: Tensor, masked: Tensor, *, scale: float = 1.0) -> Tensor:
 def ranker_log_loss(scores: Tensor, masked: Tensor, *, scale: float = 1.0) -> Tensor:
     """``-[log σ(R_0) + mean over i >= 1 of log(1 - σ(R_i))]``: each pair is relevant or not (AR2, Eq. 3; IRGAN).
 
-    It is binary cross entropy in which the positive weighs as much as all its candidates together. Without any of
-    these only its own term is left. The gradient with respect to ``R_k`` is ``-scale * σ(-R_0 * scale)`` for
-    ``k = 0``, else ``scale * σ(R_k * scale) / n``.
+    It is binary cross entropy in which the positive weighs as much as all its candidates together. Without
+    candidates, only the positive's term is left. The gradient with respect to ``R_k`` is
+    ``-scale * σ(-R_0 * scale)`` for ``k = 0``, else ``scale * σ(R_k * scale) / n``.
 
     Parameters
     ----------
@@ -67,8 +67,8 @@ def ranker_log_loss(scores: Tensor, masked: Tensor, *, scale: float = 1.0) -> Te
 def preference(ranker: Tensor, *, scale: float = 1.0) -> Tensor:
     """``r_i = log σ(R_0 - R_i)`` [B, 1 + n]: how surely the ranker prefers the positive (AR2, Eq. 9).
 
-    Of two passages, the positive and candidate i, this is the log-probability of the positive. Column 0 holds
-    ``log 1/2``. No gradient flows back.
+    ``r_i`` is the log-probability that the ranker, given the positive and candidate i, chooses the positive.
+    Column 0 holds ``log 1/2``. No gradient flows back.
     """
     logits = _wide(ranker.detach()) * scale
     return logsigmoid(logits[:, :1] - logits)
@@ -85,19 +85,20 @@ def adversarial(
 ) -> Tensor:
     """The retriever learns to give its probability to candidates that the ranker takes for the positive.
 
-    With ``r`` of :func:`preference`, and ``sg`` for what gets no gradient:
+    ``r`` is that of :func:`preference`, and ``sg`` marks a factor through which no gradient flows:
 
     - ``p_theta``: ``Σ_{i>=1} sg(p⁻_i) r_i log p⁻_i`` (AR2, Eq. 10). The gradient with respect to ``s_k`` is
-      ``scale * p⁻_k (r_k - Σ_j p⁻_j r_j)``, which is that of ``E_{p⁻}[r]`` (Eq. 9): 0 for the positive, never
-      positive for the candidate of the highest R. The value itself is no expectation and does not tell progress.
+      ``scale * p⁻_k (r_k - Σ_j p⁻_j r_j)``, the gradient of ``E_{p⁻}[r]`` (Eq. 9). It is 0 for the positive, and
+      at most 0 for the candidate with the highest R. The value itself is not an expectation and does not show
+      progress.
     - ``reference``: ``Σ_{i>=0} r_i log p_i``, as the published code has it. The gradient is
-      ``scale * (r_k - p_k Σ_j r_j)``. That code sums over the batch, see :func:`retriever_losses`, and adds 1e-7
-      inside both logarithms; these are exact here.
+      ``scale * (r_k - p_k Σ_j r_j)``. The published code sums over the batch (see :func:`retriever_losses`) and
+      adds 1e-7 inside both logarithms; here the logarithms are exact.
 
     Parameters
     ----------
     scores, ranker : [B, 1 + n] the retriever's scores and the ranker's; the ranker gets no gradient.
-    masked : [B, 1 + n] bool, the columns to leave out. A query without candidates gives 0 by ``p_theta``.
+    masked : [B, 1 + n] bool, the columns to leave out. With ``p_theta``, a query without candidates gives 0.
     scale, ranker_scale : factors from scores to logits, of the retriever and of the ranker.
     """
     over = _all_but_candidates(masked) if weighting == "p_theta" else _left_out(masked)
@@ -163,17 +164,17 @@ def retriever_losses(
 ) -> RetrieverLosses:
     """``λ L_adv + (1 - λ) L_distill``, of each query (AR2, Section 3.2).
 
-    The loss of a step is the sum of all its queries' values divided by ``step_queries``. By ``reference`` the
-    adversarial part is a sum over the batch in the published code, so its values are ``step_queries`` times those
-    of :func:`adversarial`: what λ means then depends on the batch, which has 8 queries there.
+    The loss of a step is the sum of all its queries' values divided by ``step_queries``. With ``reference``, the
+    adversarial part is a sum over the batch, as in the published code, so its values are ``step_queries`` times
+    those of :func:`adversarial`. The meaning of λ then depends on the batch size, which is 8 queries in that code.
 
     Parameters
     ----------
     scores, ranker, masked, scale, ranker_scale, temperature : as in :func:`distillation`.
     step_queries : queries of the whole optimiser step, over all its micro-batches.
     game : ``ar2``: :func:`adversarial` with this ``weighting``; ``irgan``: :func:`irgan`.
-    balance : λ. 0 is distillation alone. With 1 there is no distillation, and by ``p_theta`` or in IRGAN's game
-        the positive gets no gradient.
+    balance : λ. 0 is distillation alone. 1 is no distillation; the positive then gets no gradient with ``p_theta``
+        or in IRGAN's game.
     """
     factors = {"scale": scale, "ranker_scale": ranker_scale}
     if game == "irgan":
@@ -189,7 +190,8 @@ def entropy(scores: Tensor, masked: Tensor, *, scale: float = 1.0) -> Tensor:
     """``-Σ p_i log p_i`` over the list [B]: how sharp the retriever is (AR2, Section 4.4, Table 6).
 
     The paper takes the positive and the first 15 hits of test queries, and reports 2.10 with distillation and 1.70
-    without; 16 equal scores have log 16 = 2.77. If a positive is among the hits, mask it there: it is column 0.
+    without; 16 equal scores give log 16 = 2.77. If the positive is among the hits, mask it there, because it
+    already stands in column 0.
 
     Parameters
     ----------
@@ -204,24 +206,25 @@ def entropy(scores: Tensor, masked: Tensor, *, scale: float = 1.0) -> Tensor:
 
 
 def _wide(scores: Tensor) -> Tensor:
-    """At least float32."""
+    """The scores in float32, or in their own type if that is wider."""
     return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
 
 def _left_out(masked: Tensor) -> Tensor:
-    """[B, 1 + n] the mask of what is not in the list: column 0 is."""
+    """The mask [B, 1 + n] of the columns that are not in the list; column 0 always is."""
     return torch.cat([torch.zeros_like(masked[:, :1]), masked[:, 1:]], dim=1)
 
 
 def _all_but_candidates(masked: Tensor) -> Tensor:
-    """[B, 1 + n] the mask of what is no candidate: column 0 is none."""
+    """The mask [B, 1 + n] of the columns that are not candidates; column 0 never is a candidate."""
     return torch.cat([torch.ones_like(masked[:, :1]), masked[:, 1:]], dim=1)
 
 
 def _log_softmax(scores: Tensor, out: Tensor, scale: float) -> Tensor:
-    """Log-probabilities over the columns that are not ``out``; those that are have -inf.
+    """Log-probabilities over the columns that are not ``out``; columns that are ``out`` get -inf.
 
-    In a row where all are out they have finite numbers that mean nothing: -inf alone would give NaN.
+    If all columns of a row are out, they get finite numbers without a meaning instead, because a row of -inf would
+    give NaN.
     """
     logits = _wide(scores).masked_fill(out, 0.0) * scale  # a masked NaN would spoil the gradient behind it
     return torch.log_softmax(logits.masked_fill(out & ~out.all(dim=1, keepdim=True), float("-inf")), dim=1)

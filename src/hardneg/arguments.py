@@ -22,11 +22,11 @@ from hardneg.errors import Faults, HardnegError, SettingsError
 P = ParamSpec("P")
 R = TypeVar("R")
 
-LARGEST = (1 << 31) - 1  # of a count that a user gives
+LARGEST = (1 << 31) - 1  # the largest count that a user may give
 WORDS = {str: "a string", Path: "a path", int: "an integer", float: "a number", bool: "True or False"}
 WORDS |= {type(None): "None", dict: "a mapping"}
 ELSEWHERE = {"top_k": "k", "topk": "k", "limit": "k", "metric": "measure", "metrics": "measures", "output": "out"}
-CALLED = {"prepare": "train"}  # functions that check the arguments of public ones, by the name that users call
+CALLED = {"prepare": "train"}  # a function that checks arguments -> the public function that users call
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
@@ -61,7 +61,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def keywords_of(signature: inspect.Signature, hints: Mapping[str, Any]) -> Collection[str] | None:
-    """The names of the keyword arguments that a function takes; None: any."""
+    """The names of the keyword arguments that a function takes; None if it takes any."""
     names: list[str] = []
     for name, parameter in signature.parameters.items():
         if parameter.kind is not inspect.Parameter.VAR_KEYWORD:
@@ -74,7 +74,7 @@ def keywords_of(signature: inspect.Signature, hints: Mapping[str, Any]) -> Colle
 
 
 def unexpected(function: str, name: str, known: Collection[str]) -> TypeError:
-    """The fault of a keyword that a function does not take, with the one that is probably meant."""
+    """The fault of a keyword that a function does not take; it names the keyword that is probably meant."""
     near = [ELSEWHERE[name]] if ELSEWHERE.get(name) in known else difflib.get_close_matches(name, known, 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
@@ -158,7 +158,7 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def is_plain(value: Any, hint: Any) -> bool:
-    """Whether a value is of a type; a number may be one of numpy's, and ``True`` is no number."""
+    """Whether a value has a type without parts; numpy's numbers count as numbers, and ``True`` does not."""
     if hint is bool:
         return type(value).__name__ in ("bool", "bool_")  # numpy's too
     if hint in (int, float):

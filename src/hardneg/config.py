@@ -40,10 +40,10 @@ else:
 
 S = TypeVar("S", bound="Settings")
 
-WIDE = 80  # characters of a value that is shown: a digest in quotes has 66
-MOST = 64 << 10  # bytes of a settings file: reading takes the square of a key's length
-SHORT = 3  # letters of a word of which one wrong letter is much
-PARTED = {  # presets of earlier versions that are now two: random negatives of the batch, and of the corpus
+WIDE = 80  # characters of a value that is shown; a digest in quotes (66) fits
+MOST = 64 << 10  # bytes of a settings file; the time to read a key grows with the square of its length
+SHORT = 3  # letters; of a word this short, one wrong letter is a large part
+PARTED = {  # old presets, each split into two: random negatives of the batch, and of the corpus
     ("warmup", f"{before}random"): (f"{before}in-batch", f"{before}corpus-random")
     for before in ("bm25-", "bm25-to-", "bm25-to-bm25-")
 }
@@ -79,7 +79,7 @@ class Settings(BaseModel, metaclass=SettingsType):
     @model_validator(mode="before")
     @classmethod
     def _list_of_one(cls, values: Any) -> Any:
-        """A plain value where a list is expected is a list of one."""
+        """Turn a plain value into a list of one where a list is expected."""
         if not isinstance(values, dict):
             return values
         return {
@@ -89,7 +89,7 @@ class Settings(BaseModel, metaclass=SettingsType):
     @field_validator("*")
     @classmethod
     def _counts_that_fit(cls, value: Any, info: ValidationInfo) -> Any:
-        """No integer is beyond what any machine could hold; a seed has 63 bits."""
+        """Refuse integers beyond :data:`LARGEST`; a seed may have 63 bits."""
         most = (1 << 63) - 1 if "seed" in str(info.field_name) else LARGEST
         for one in value if isinstance(value, list) else [value]:
             if isinstance(one, int) and abs(one) > most:
@@ -121,7 +121,7 @@ def operational(default: Any, **constraints: Any) -> Any:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is a single one; a text that begins as a list does is one that went wrong."""
+    """Whether a value is one number or text; a text that begins with ``[`` is not, but a badly written list."""
     return not value.startswith("[") if isinstance(value, str) else isinstance(value, (int, float))
 
 
@@ -187,7 +187,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def other_language(path: Path, data: bytes) -> str:
-    """What a file that is no TOML is instead, by its name and first line: YAML or JSON; "" if neither shows."""
+    """The language of a file that is not TOML, by its name and first line: YAML or JSON; "" if unknown."""
     suffixes = {".yaml": "YAML", ".yml": "YAML", ".json": "JSON"}
     if path.suffix.lower() in suffixes:
         return suffixes[path.suffix.lower()]
@@ -197,15 +197,15 @@ def other_language(path: Path, data: bytes) -> str:
     return "YAML" if lines and re.match(rb"(---|[\w-]+\s*:(\s|$))", lines[0]) else ""
 
 
-NAMED = ("data", "model", "out", "preset", "train", "dev", "test")  # of a settings file, beside settings
+NAMED = ("data", "model", "out", "preset", "train", "dev", "test")  # names in a settings file besides settings
 
 
 def split_config(path: Path) -> tuple[dict[str, str], dict[str, Any]]:
-    """The content of a TOML settings file in two parts: what it names of :data:`NAMED`, and its settings.
+    """The content of a TOML settings file in two parts: the values of :data:`NAMED`, and the settings.
 
     Raises
     ------
-    InputError, SettingsError : as :func:`read_toml`, and where one of the names is no text.
+    InputError, SettingsError : as :func:`read_toml`; also if a value of :data:`NAMED` is not a text.
     """
     values = read_toml(path)
     named = {name: values.pop(name) for name in NAMED if name in values}
@@ -278,7 +278,10 @@ def build(settings: type[S], *layers: Mapping[str, Any]) -> S:
 
 
 def unset_by(settings: type[Settings], values: Mapping[str, Any]) -> list[str]:
-    """The settings that the word ``none`` leaves unset, for TOML has no such value; a word of a setting stays."""
+    """The settings that the word ``none`` leaves unset, because TOML has no null value.
+
+    A setting that may be any text, or that has ``none`` among its choices, keeps the word.
+    """
     fields = settings.model_fields
     words = [
         name for name, value in values.items() if isinstance(value, str) and value == "none" and name in fields
@@ -287,7 +290,7 @@ def unset_by(settings: type[Settings], values: Mapping[str, Any]) -> list[str]:
 
 
 def may_be_unset(annotation: Any) -> bool:
-    """Whether None is a value of a setting, and neither any text nor the word ``none`` is."""
+    """Whether a setting may be None, but may be neither any text nor the word ``none``."""
     kinds = get_args(annotation)
     choices = [word for kind in kinds for word in get_args(kind)]
     return type(None) in kinds and str not in kinds and "none" not in choices
@@ -302,7 +305,7 @@ def as_text(value: Any) -> str:
 
 
 def faults_of(settings: type[Settings], fault: ValidationError) -> list[HardnegError]:
-    """One fault for each setting that pydantic refuses; of a union, what its kinds want is put together."""
+    """One fault for each setting that pydantic refuses; for a union, it says what each member type expects."""
     found: dict[str, list[Any]] = {}
     for error in fault.errors():
         found.setdefault(place_of(settings, error["loc"]), []).append(error)
@@ -310,7 +313,7 @@ def faults_of(settings: type[Settings], fault: ValidationError) -> list[HardnegE
 
 
 def place_of(settings: type[BaseModel], loc: Sequence[int | str]) -> str:
-    """The setting that an error is about, with dots; what pydantic calls the kinds of a union is left out."""
+    """The dotted name of the setting that an error is about, without pydantic's names for a union's members."""
     parts: list[str] = []
     inner: type[BaseModel] | None = settings
     for part in loc:
@@ -339,7 +342,7 @@ def describe(settings: type[Settings], name: str, errors: Sequence[Any]) -> Hard
 
 
 def expected_by(error: Any) -> str:
-    """What pydantic says that a value should be, in our words; "" where it says something else."""
+    """What a value should be by pydantic's message, in our words; "" if the message does not say it."""
     said = str(error["msg"])
     wanted = said.removeprefix("Input should ").partition(", unable to parse")[0]
     plain = {"be a valid array": "be a list, such as [1, 2]", "be an object": "be a table"}
@@ -347,7 +350,7 @@ def expected_by(error: Any) -> str:
 
 
 def unknown_setting(settings: type[Settings], name: str, value: Any) -> HardnegError:
-    """The fault of a setting that there is not, with the one that is probably meant."""
+    """The fault of a setting that does not exist; it names the setting that is probably meant."""
     known = known_keys(settings)
     if isinstance(value, Mapping) and not any("." in key for key in known):
         what = f"'{name:.80}' is no setting, and holds {', '.join(map(str, value)) or 'nothing':.80}"
@@ -375,14 +378,14 @@ def nearest(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """The keys whose values differ, each as ``key: old -> new``; of long values, the part where they do."""
+    """The keys whose values differ, each as ``key: old -> new``; long values are cut to the part that differs."""
     names = sorted(set(old) | set(new))
     changed = [name for name in names if old.get(name) != new.get(name)]
     return [f"{name}: {' -> '.join(apart(repr(old.get(name)), repr(new.get(name))))}" for name in changed]
 
 
 def apart(one: str, other: str) -> tuple[str, str]:
-    """Two texts for people, cut where they are long: then around the first place where they differ."""
+    """Two texts for people; if one is too long, both are cut around the first place where they differ."""
     same = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     begin = 0 if same <= WIDE // 2 else same - WIDE // 4
 

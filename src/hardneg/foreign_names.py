@@ -1,4 +1,4 @@
-"""What other trainers call the settings and options of this one, for advice where a name is not known."""
+"""Other trainers' names for the settings and options of this one, for advice on unknown names."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Ours:
-    """What a foreign name is called here.
+    """The settings and the option that another trainer's name stands for.
 
     Attributes
     ----------
-    settings : the settings; of these a recipe has one, some or none.
+    settings : the settings that it stands for; a recipe may have all, some or none of them.
     option : the option of ``hardneg train`` for it, if there is one.
     note : how the value differs, where it does.
     """
@@ -83,11 +83,11 @@ OURS: dict[str, Ours] = {  # by the foreign name, in small letters with undersco
 
 
 def ours(name: str, settings: Iterable[str]) -> Ours | None:
-    """What a foreign name is called here, with those of its settings that there are; None: nothing is known of it.
+    """The meaning of a foreign name, reduced to settings that exist; None if nothing known or existing is left.
 
     Parameters
     ----------
-    settings : the settings that there are.
+    settings : the settings that exist.
     """
     found = OURS.get(name.lstrip("-").replace("-", "_").lower())
     if found is None:
@@ -98,7 +98,7 @@ def ours(name: str, settings: Iterable[str]) -> Ours | None:
 
 
 def setting_advice(name: str, settings: Iterable[str]) -> str | None:
-    """Advice for a setting that there is not, by what other trainers call it; None: there is none."""
+    """Advice on an unknown setting if another trainer uses the name; else None."""
     found = ours(name, settings)
     if found is None:
         return None
@@ -108,6 +108,6 @@ def setting_advice(name: str, settings: Iterable[str]) -> str | None:
 
 
 def option_advice(flag: str) -> str | None:
-    """The option that other trainers call ``flag``; None: there is none."""
+    """The option that another trainer's ``flag`` stands for; None if there is none."""
     found = OURS.get(flag.lstrip("-").replace("-", "_").lower())
     return found.option or None if found else None

@@ -37,7 +37,7 @@ def contrastive(scores: Tensor, targets: Tensor, masked: Tensor, *, scale: float
     return torch.logsumexp(logits, dim=1) - logits.gather(1, targets[:, None]).squeeze(1)
 
 
-# ---------------------------------------------------------------- pairs: of a positive's and a negative's logit
+# ---------------------------------------------------------------- losses of a positive's and a negative's logit
 
 
 def pairwise_nll(positive: Tensor, negative: Tensor) -> Tensor:
@@ -188,7 +188,7 @@ def distil_kl(
     Parameters
     ----------
     scores, teacher : [B, P] raw scores of student and teacher; the teacher gets no gradient.
-    masked : [B, P] bool, the columns to leave out; of each query one stays at least.
+    masked : [B, P] bool, the columns to leave out; at least one column of each query must stay.
     scale, teacher_scale : factors from scores to logits (1 / temperature).
 
     Returns

@@ -1,6 +1,6 @@
-"""Small immutable records and array records that cross the floors.
+"""Small immutable records and array records that the floors (layers) of the package pass to each other.
 
-Rows are int32; string ids live at the borders.
+Queries and passages are int32 row numbers; string ids appear only where data are read and results are written.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class TokenBatch:
 
     ids: Int32  # [T]
     offsets: Int64  # [n + 1]
-    types: NDArray[np.uint8] | None = None  # [T] which text of a pair a token belongs to; None: all to the first
+    types: NDArray[np.uint8] | None = None  # [T] which text of a pair a token is of; None: all of the first
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -20,7 +20,7 @@ class Shown:
         raise NotImplementedError
 
     def columns(self, most: int | None = None) -> Columns:
-        """The record as columns of equal length, by name; ``most``: of the first so many rows at least."""
+        """The record as columns of equal length, by name; ``most``: only its first rows, at least so many."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -56,7 +56,7 @@ def html_table(caption: str, columns: Columns, most: int = MOST) -> str:
 
 
 def decimals(value: float) -> str:
-    """A number with four decimals; one that these would round to nought, such as a p-value, by its size."""
+    """A number with four decimals; if they would all be 0, as of a small p-value, in exponent form."""
     return f"{value:.0e}" if 0 < abs(value) < 5e-5 else f"{value:.4f}"
 
 
@@ -73,13 +73,13 @@ def cell(value: Any) -> str:
 
 
 def counted(n: int, one: str, several: str = "") -> str:
-    """A number with the word for one thing or for several; without ``several``, that has an s more."""
+    """A number with the word for one thing or for several; by default the plural ends in s, or ies for y."""
     plural = several or (f"{one[:-1]}ies" if one.endswith("y") else f"{one}s")
     return f"{n:,} {one if n == 1 else plural}"
 
 
 def json_kind(value: Any) -> str:
-    """What a value of JSON is, as a sentence names one: ``a list``, ``an object``, ``a number``."""
+    """The kind of a JSON value, as a sentence names it: ``a list``, ``an object``, ``a number``."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else "a truth value"
     names = {dict: "an object", list: "a list", str: "a text", int: "a number", float: "a number"}

@@ -74,19 +74,21 @@ def audit(
 ) -> dict[str, Any]:
     """Find negatives of a pool that are probably relevant, the most suspected first, with texts.
 
-    The signals are those of :data:`~hardneg.diagnostics.audit.KINDS`; what cannot be known is left out and said.
-    :func:`~hardneg.diagnostics.audit.suspicion` puts them together.
+    The signals are those of :data:`~hardneg.diagnostics.audit.KINDS`; a signal that cannot be known is left out,
+    and the result says why. :func:`~hardneg.diagnostics.audit.suspicion` combines them.
 
     Parameters
     ----------
     path : a pool, or an experiment: then its last pool, and the runs of all its states.
-    data : without it, the collection of the experiment, from where that remembers it to be.
-    model : searches the queries of the pool as the newest state; a pool of no experiment has none otherwise.
-    ranker : what scores pairs, a cross-encoder or a bi-encoder; without it, the scores that the pool has.
-    bm25 : search the queries of the pool with BM25 too, which takes long for very many. Without it, the lists of
-        BM25 that the experiment kept are taken, if it kept those of all queries of the pool.
-    judgements : what people judged already, a file as the page saves it: such pairs are left out.
-    thresholds : signal -> the value from which on it fires.
+    data : the collection; by default that of the experiment, from the place that the experiment remembers.
+    model : a model that searches the queries of the pool and counts as the newest state. A pool outside an
+        experiment has no other state.
+    ranker : a cross-encoder or a bi-encoder that scores pairs; without it, the scores that the pool holds are
+        used.
+    bm25 : also search the queries of the pool with BM25, which takes long for very many queries. Otherwise the
+        BM25 lists that the experiment kept are used, if it kept a list for every query of the pool.
+    judgements : a file of people's judgements, as the audit's page saves it; pairs that it labels are left out.
+    thresholds : for each signal, the least value at which it fires.
     most : pairs to return and to write.
     out : write the pairs as a table, tab-separated with texts, replacing what is there.
     page : write a page to look at the pairs and label them by keyboard, replacing what is there.
@@ -95,15 +97,16 @@ def audit(
 
     Returns
     -------
-    ``pool``, ``queries``, ``pairs`` (distinct ones of a query and a negative), ``suspected`` (for which a signal
-    fires), ``judged`` (left out); ``signals``: of each ``signal`` its ``threshold``, ``pairs``, ``queries``,
-    ``by_source`` and ``meaning``; ``left_out``: why a signal is not known; ``sources``: of each ``source`` its
-    ``pairs``, ``suspected`` and ``share``; ``suspects``: the pairs by suspicion, see :func:`suspect_facts`.
+    ``pool``, ``queries``, ``pairs`` (distinct pairs of a query and a negative), ``suspected`` (pairs for which a
+    signal fires), ``judged`` (pairs left out); ``signals``: for each ``signal`` its ``threshold``, ``pairs``,
+    ``queries``, ``by_source`` and ``meaning``; ``left_out``: for each signal that is not known, why; ``sources``:
+    for each ``source`` its ``pairs``, ``suspected`` and ``share``; ``suspects``: the pairs by suspicion, see
+    :func:`suspect_facts`.
 
     Raises
     ------
-    SettingsError : an unknown signal, a threshold that is no number; nothing remembers where the collection is;
-        the model cannot be read so.
+    SettingsError : an unknown signal, a threshold that is not a number; it is not recorded where the collection
+        is; the model cannot be read in this way.
     ArtifactError : the pool is damaged or was mined from another collection.
     InputError : a line of the judgements is wrong; the pool has no negatives.
     """
@@ -147,7 +150,7 @@ def facts_of(
 
     Parameters
     ----------
-    known : what people judged: such pairs are left out.
+    known : judgements of people; pairs that they label are left out.
     """
     every = Pairs.of(world.pool)
     pairs = unjudged(every, known)
@@ -162,15 +165,15 @@ def facts_of(
 def audit_last_pool(
     experiment: Path, pool: NegativePool, collection: Collection, cache: Path, *, sample: Sampling
 ) -> dict[str, Any]:
-    """Audit the last pool of an experiment for its report: without a model, and of BM25 the lists that it kept.
+    """Audit the last pool of an experiment for its report, without a model and with the BM25 lists that it kept.
 
-    Of a pool with very many negatives only those of queries drawn at random are looked at, so that time and memory
+    If the pool has very many negatives, only those of randomly drawn queries are audited, so that time and memory
     do not grow with the pool.
 
     Parameters
     ----------
-    pool : the last one of the experiment, which its caller has open.
-    collection : the one that the pool was mined from.
+    pool : the last pool of the experiment, already open.
+    collection : the collection that the pool was mined from.
 
     Returns
     -------
@@ -189,12 +192,13 @@ def audit_last_pool(
 
 @dataclass(frozen=True)
 class Sampling:
-    """Which queries of a pool are audited: all, or where that is too much, some drawn at random.
+    """Which queries of a pool are audited: all of them, or a random sample if the pool is too large.
 
     Attributes
     ----------
-    most : entries of a pool that is audited whole.
-    about : entries of the queries that are drawn from a larger one; at least one query is drawn.
+    most : a pool with at most this many entries is audited whole.
+    about : of a larger pool, queries are drawn that have at most this many entries together; at least one is
+        drawn.
     seed : the queries are drawn by a keyed hash of their rows, so the same ones come again.
     """
 
@@ -207,8 +211,8 @@ class Sampling:
 
         Parameters
         ----------
-        better : rows of queries, themselves drawn at random, of which more is known; the others are left out if
-            the pool has any of these.
+        better : rows of randomly drawn queries of which more is known, such as kept BM25 lists. If the pool has
+            any of them, only these are drawn.
         """
         if len(pool.passage_rows) <= self.most:
             return None
@@ -262,7 +266,7 @@ class World:
         return [one for one in found.values() if one.run.collection == self.collection.digest]
 
     def margins(self) -> Margins:
-        """The margins that the experiment kept of its training; none where it kept none."""
+        """The training margins that the experiment kept; empty if it kept none."""
         try:
             return read_margins(Path() if self.experiment is None else Layout(self.experiment).margins)
         except ArtifactError as fault:
@@ -270,12 +274,12 @@ class World:
             return NONE
 
     def kept_bm25(self) -> Run | None:
-        """The lists of BM25 that the experiment kept; None where there are none of some query of the pool."""
+        """The BM25 lists that the experiment kept; None if a query of the pool has no such list."""
         run = self.bm25_lists()
         return run if run is not None and np.isin(self.pool.query_rows, run.query_rows).all() else None
 
     def bm25_lists(self) -> Run | None:
-        """The lists of BM25 that the experiment kept, often of some queries; None where there are none."""
+        """The BM25 lists that the experiment kept, often only for some queries; None if there are none to use."""
         place = None if self.experiment is None else run_of(Layout(self.experiment).runs_of(BM25), QUERY)
         if place is None or not is_published(place):
             return None
@@ -288,7 +292,7 @@ class World:
 
 
 def _runs_of(layout: Layout) -> Iterator[tuple[str, Path]]:
-    """Name and runs of every state: of a finished experiment as it says, else as its folders stand."""
+    """Name and folder of runs of every state: as the experiment lists them, or if it does not yet, by folders."""
     if layout.states.is_file():
         for state in read_states(layout.path):
             if state.runs is not None and state.of is None:
@@ -317,7 +321,7 @@ def unjudged(pairs: Pairs, known: Judgements | None) -> Pairs:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What :func:`~hardneg.diagnostics.audit.audit_pairs` is given, and why it is not given the rest."""
+    """Arguments of :func:`~hardneg.diagnostics.audit.audit_pairs`, and why those of some signals are missing."""
 
     given: dict[str, Any] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
@@ -326,7 +330,7 @@ class Evidence:
 def evidence(
     world: World, *, model: Place | None, ranker: Place | None, bm25: bool, reading: Mapping[str, Any]
 ) -> Evidence:
-    """Gather all that can be known of the pairs of a pool; parameters as of :func:`audit`."""
+    """Gather all that can be known of the pairs of a pool; parameters as for :func:`audit`."""
     collection, found = world.collection, Evidence()
     found.given["text_of"] = collection.texts.__getitem__
     if collection.has_answers:
@@ -359,12 +363,12 @@ def evidence(
 
 
 def mean_leads(found: Margins, query_rows: Int32, passage_rows: Int32) -> Float32:
-    """By how much each passage [n] led its query's positive, in the mean of the steps that drew the pair."""
+    """By how much each passage [n] scored above its query's positive, mean over the steps that drew the pair."""
     return -mean_margins(found, query_rows, passage_rows)
 
 
 def answer_mode(world: World) -> Any:
-    """How the experiment reads answers; as strings, if there is none."""
+    """How the experiment matches answers (``answer_mode``); as strings if there is no experiment."""
     if world.experiment is None:
         return "string"
     with contextlib.suppress(HardnegError):
@@ -373,7 +377,7 @@ def answer_mode(world: World) -> Any:
 
 
 def scorer(world: World, ranker: Place, reading: Mapping[str, Any]) -> Callable[[Int32, Int32], Float32]:
-    """What scores pairs by a model at ``ranker``; of how ``model`` is read, trust and the device are its too."""
+    """Scores of pairs by the model at ``ranker``; of ``reading``, it uses only ``allow_bin`` and ``device``."""
     from hardneg.api.rank import open_scorer
 
     shared = {name: reading[name] for name in ("allow_bin", "device") if name in reading}

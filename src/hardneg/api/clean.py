@@ -1,4 +1,4 @@
-"""What an experiment need not keep, and its deletion."""
+"""Finds what an experiment or the cache need not keep, and deletes it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from hardneg.storage.artifacts import is_published, lease, read_manifest, remove
 from hardneg.storage.disk import stale_below, sweep_below
 
 DERIVED = (TOKENS, BM25, SCRIPTS, PARTS)
-COLLECTIONS = "collections"  # the cache's folder of imported ones
-STORE = re.compile(r"[0-9a-f]{16,64}(\.lock)?")  # what hardneg calls a store of its cache, after its content
+COLLECTIONS = "collections"  # the cache's folder of imported collections
+STORE = re.compile(r"[0-9a-f]{16,64}(\.lock)?")  # the name of a store in the cache, a digest, or of its lock
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Item:
 def clean(experiment: Place, *, delete: bool = False) -> dict[str, Any]:
     """Find what an experiment need not keep, and ``delete`` it.
 
-    It never lists what resuming, extending or ``inspect`` reads. In an experiment that is not finished it lists
-    only the temporary files of processes that died. Derived stores of a finished one are made again when they are
-    asked for. Stores outside of its folder are left alone.
+    The list never names what resuming, extending or ``inspect`` reads. For an experiment that is not finished, it
+    names only the temporary files of processes that died. The derived stores of a finished experiment are made
+    again when they are needed. Stores outside the experiment's folder are left alone.
 
     Returns
     -------
@@ -82,10 +82,10 @@ def clean(experiment: Place, *, delete: bool = False) -> dict[str, Any]:
 def clean_cache(cache: Place | None = None, *, delete: bool = False) -> dict[str, Any]:
     """List the stores in the cache, and ``delete`` them. They are made again when they are asked for.
 
-    Whatever else lies there stays, as does what a link leads to.
+    Other files in the cache stay, and so do links and their targets.
 
-    An experiment remembers where its collection lies. If that is in the cache, the experiment asks for ``--data``
-    once it is deleted.
+    An experiment remembers where its collection lies. If the collection lies in the cache and is deleted, the
+    experiment asks for ``--data``.
 
     Parameters
     ----------
@@ -99,14 +99,14 @@ def clean_cache(cache: Place | None = None, *, delete: bool = False) -> dict[str
     stores = [place for kind in shelves(root) for place in sorted(kind.iterdir()) if is_store(place)]
     items = [item(place, place.parent.name, used_last(place)) for place in stores]
     for one in items if delete else []:
-        with holding(Path(one.path), root):  # nobody makes it now
+        with holding(Path(one.path), root):  # no other process is making it
             remove(Path(one.path))
     found = {"items": [asdict(one) for one in items], "bytes": sum(one.bytes for one in items), "deleted": delete}
     return {"cache": str(root), **found}
 
 
 def shelves(root: Path) -> list[Path]:
-    """The folders of a cache that hold stores, by the kinds of these."""
+    """The folders of a cache that hold stores, one for each kind of store."""
     places = [root / kind for kind in (COLLECTIONS, EMBEDDINGS, REMEMBERED, *DERIVED)]
     return [place for place in places if place.is_dir() and not place.is_symlink()]
 
@@ -127,7 +127,7 @@ def bytes_below(place: Path) -> int:
 
 
 def freeable_bytes(experiment: Path) -> int:
-    """Bytes of what :func:`clean` finds in a finished experiment of one seed or several, but for temporaries."""
+    """Bytes that :func:`clean` finds in a finished experiment of one seed or several, without temporary files."""
     parts = [seed.path for seed in Layout(experiment).seeds()] or [experiment]
     places = [place for part in parts for kind in (EMBEDDINGS, *DERIVED) for place in Layout(part).stores(kind)]
     places += [place for part in parts for place in old_checkpoints(Layout(part))]
@@ -176,7 +176,7 @@ def embeddings(store: Path, final: set[str]) -> Item:
 
 
 def final_digests(folder: Path) -> set[str]:
-    """The digests by which embeddings name the sides of the final model; a ranker has no embeddings."""
+    """The digests of the final model's two sides, as its embeddings record them; empty for a ranker."""
     from hardneg.models.cross_encoder import KIND as RANKER
     from hardneg.models.loading import load_encoder
 

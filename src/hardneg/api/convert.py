@@ -1,4 +1,4 @@
-"""Importing as the command does it: the collection, and the negatives that its source gives as a pool."""
+"""The import command: it makes a collection of a source, and a pool of the negatives that the source has."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def convert(
 
     Returns
     -------
-    The collection's place, digest and counts; of a pool its place and the number of negatives.
+    The collection's place, digest and counts; for a pool, also its place and number of negatives.
     """
     check_new(Path(to))
     found = find_source(source, format)
@@ -44,7 +44,7 @@ def convert(
 
 
 def check_beside(to: Path, negatives: Path) -> None:
-    """Refuse a collection and a pool of which one would lie in the other."""
+    """Refuse places where the collection and the pool would lie in one another."""
     to, negatives = to.absolute(), negatives.absolute()
     if to == negatives or to in negatives.parents or negatives in to.parents:
         what = f"the collection at {to} and the pool at {negatives} would lie in one folder"

@@ -41,11 +41,11 @@ def diagnose(
 
     Parameters
     ----------
-    data : the collection, if it is not where the experiment remembers it to be. Without any, texts and what needs
-        judgements are left out.
+    data : the collection, if it is no longer where the experiment remembers it. Without a collection, texts and
+        everything that needs judgements are left out.
     save : write ``report.html`` and ``figures/`` into the experiment's folder.
     pictures : also write each chart as PNG and SVG.
-    cache : where a foreign convention of ``data`` is imported to.
+    cache : the folder that ``data`` in a foreign convention is imported into.
 
     Returns
     -------
@@ -68,7 +68,7 @@ def diagnose(
 def _diagnose_seeds(
     folder: Path, parts: Sequence[Path], data: Data | None, *, save: bool, pictures: bool, cache: Place | None
 ) -> Comparison:
-    """The reports of the seeds of an experiment, and that of all of them."""
+    """Make a report of each seed of an experiment, and return the report of all of them."""
     opened = [opened_at(part, data, cache) for part in parts]
     for part, one in zip(parts, opened, strict=True):
         if save:
@@ -80,7 +80,7 @@ def _diagnose_seeds(
 
 
 def seeds_of(folder: Path) -> list[Path]:
-    """The experiments of single seeds in the folder of an experiment of several; none in that of one."""
+    """The folders of an experiment's single seeds; empty if the experiment has one seed."""
     layout = Layout(folder)
     if layout.settings.is_file():
         return []
@@ -99,14 +99,14 @@ def compare_experiments(
 
     Parameters
     ----------
-    data : the collection, if it is not where the experiments remember it to be.
+    data : the collection, if it is no longer where the experiments remember it.
     out : write the page to this file.
-    cache : where a foreign convention of ``data`` is imported to.
+    cache : the folder that ``data`` in a foreign convention is imported into.
 
     Raises
     ------
     InputError : there is no experiment at one of the places.
-    SettingsError : no experiment is given, or one twice, or the packages that draw charts are not installed.
+    SettingsError : no experiment is given, one is given twice, or the packages that draw charts are not installed.
     """
     if not len(experiments):
         raise SettingsError("BAD_SETTING", "no experiments are given", "give the folders of at least two")
@@ -121,7 +121,7 @@ def compare_experiments(
 
 
 def check_distinct(experiments: Sequence[Place]) -> None:
-    """Refuse an experiment that is given twice: it cannot be told from itself."""
+    """Refuse a list in which one experiment is given twice."""
     places = [Path(one).resolve() for one in experiments]
     for number, place in enumerate(places):
         if place in places[:number]:
@@ -143,10 +143,10 @@ def compare_opened(reports: Sequence[Report]) -> Comparison:
 
 
 def report_training(folder: Path, data: TrainingData) -> None:
-    """Write the report of an experiment that has just finished; a fault of it is told, and training stands.
+    """Write the report of an experiment that has just finished; a failure gives only a warning.
 
     Without the packages that draw charts, one line says how to get the report. ``HARDNEG_REPORT=0`` in the
-    environment asks for none.
+    environment turns the report off.
     """
     if os.environ.get("HARDNEG_REPORT") == "0":
         return
@@ -174,7 +174,7 @@ def opened_at(folder: Path, data: Data | None = None, cache: Place | None = None
 
 
 def audited(opened: Opened) -> Opened:
-    """The opened experiment with what an audit of its last pool finds, without a model; of BM25 the kept lists.
+    """The opened experiment with an audit of its last pool, made without a model and with kept BM25 lists.
 
     Of a very large pool, only queries drawn at random are audited; ``hardneg audit`` looks at all.
     """

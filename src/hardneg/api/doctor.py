@@ -40,8 +40,9 @@ def doctor() -> dict[str, Any]:
 
     Returns
     -------
-    By chapter (``versions``, ``processor``, ``devices``, ``memory``, ``cache``, ``extras``) what was found; what
-    could not be found out says why. ``missing``: by extra that is not complete, the line that installs it.
+    The findings by chapter (``versions``, ``processor``, ``devices``, ``memory``, ``cache``, ``extras``); a
+    chapter that could not be made says why. ``missing``: for each extra that is not complete, the line that
+    installs it.
     """
     chapters: dict[str, Callable[[], dict[str, Any]]] = {
         "versions": versions,

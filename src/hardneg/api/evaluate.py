@@ -64,25 +64,26 @@ def evaluate(
     run : a file (TREC or MS MARCO, ``.gz`` or not); an experiment, which means the run of its final model;
         ``{query id: {passage id: score}}``; or a :class:`~hardneg.records.Run` of the collection's rows.
     qrels : a file (TREC or BEIR), or ``{query id: {passage id: grade}}``.
-    data : without it and ``qrels``, the collection of the first experiment among the runs.
-    judgements : what people judged besides, a file as the audit's page saves it; it extends the judgements of the
-        queries that have any: what they call relevant has grade 1, unless it has a higher one.
-    measures : in ir_measures notation, a list or one text, separated by blanks; ``Answer@20`` (or
-        ``Answer(mode=regex)@20``) besides, which needs a collection with answers.
-    per_query : where to write one JSON object a query: ``{"query_id": ..., "RR@10": ..., ...}``.
+    data : the collection; without it and ``qrels``, that of the first experiment among the runs.
+    judgements : a file of people's further judgements, as the audit's page saves it. They are added to the queries
+        that are judged already: a relevant passage gets grade 1 or keeps a higher grade, and a passage labelled
+        negative gets 0.
+    measures : in ir_measures notation, as a list or as one text separated by blanks. There is also ``Answer@20``
+        (or ``Answer(mode=regex)@20``), which needs a collection with answers.
+    per_query : the file to write one JSON object to for each query: ``{"query_id": ..., "RR@10": ..., ...}``.
 
     Returns
     -------
     ``{"measures": {"RR@10": mean, ...}, "queries": n, "missing": n, "unjudged": n}``: the means are over
     ``queries``, of which ``missing`` are not in the run and score 0; ``unjudged`` queries of the run are left out.
-    Where measures count different queries (those with a relevant passage, those with an answer), ``counted`` says
-    how many each.
+    Where measures count different queries (those with a relevant passage, those with an answer), ``counted`` gives
+    the number for each measure.
 
     Raises
     ------
     SettingsError : an unknown measure or split; neither or both of ``data`` and ``qrels``.
-    InputError : a malformed line of the run or of the qrels; no answers; no judged query is in the run. Where
-        under half of them are, a warning says so.
+    InputError : a malformed line of the run or of the qrels; no answers; no judged query is in the run. If fewer
+        than half of them are, a warning says so.
     """
     parsed = parse_measures(measures)
     if per_query is not None:
@@ -121,16 +122,16 @@ def judged_by(split: str, qrels: AnyQrels | None) -> str:
 
 
 def named(given: AnyRun | AnyQrels, number: int | None = None) -> str:
-    """The name of a run or of judgements for messages: the file; what is in memory is called by its number."""
+    """The name of a run or of judgements for messages: the file, or for one in memory ``run`` and its number."""
     if isinstance(given, str | Path):
         return str(given)
     return "the run" if number is None else f"run {number}"
 
 
 def check_overlap(run: str, evaluation: Evaluation, judged: str) -> None:
-    """Refuse a run that has none of the judged queries; warn where it lacks more than half of them.
+    """Refuse a run that has none of the judged queries; warn if it lacks more than half of them.
 
-    Its measures would be 0, which says nothing of the run.
+    The measures of such a run would be 0, which would say nothing about its quality.
 
     Raises
     ------
@@ -186,11 +187,12 @@ def compare(
 
     Parameters
     ----------
-    runs, qrels, measures : as for :func:`evaluate`; a run that is no file is called by its place: ``run 1``, ...
-    per_query : where to write one JSON object a pair and query: ``{"query_id", "a", "b"}``, both values by measure
-        (``"RR@10": [0.5, 1.0]``), and the first rank of the first 100 at which the two runs differ
-        (``differ_at``, null where they do not) with the passages there (``hits``) and their ``grades`` (null where
-        unjudged, or where a run has ended).
+    runs, qrels, measures : as for :func:`evaluate`; a run that is not a file is named by its position, such as
+        ``run 1``.
+    per_query : the file to write one JSON object to for each pair of runs and query: ``{"query_id", "a", "b"}``;
+        both values by measure (``"RR@10": [0.5, 1.0]``); ``differ_at``, the first rank among the first 100 at
+        which the two runs differ (null if there is none); the passages at that rank (``hits``); and their
+        ``grades`` (null if unjudged, or if a run has ended).
 
     Returns
     -------
@@ -228,13 +230,13 @@ def compare(
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Two runs; of each its name, its hits and its values."""
+    """Two runs, each with its name, its hits and its values."""
 
     a: tuple[str, Run, Evaluation]
     b: tuple[str, Run, Evaluation]
 
     def by_query(self, judged: Qrels, queries: IdSpace, passages: IdSpace) -> Iterator[dict[str, Any]]:
-        """Yield both values of every counted query, and where the two rankings part."""
+        """Yield both values of every counted query, and the first rank at which the two rankings differ."""
         (a, run_a, of_a), (b, run_b, of_b) = self.a, self.b
         differs = first_disagreement(run_a, run_b, of_a.query_rows, judged)
         hits = np.full(differs.passages.shape, None, object)
@@ -259,15 +261,16 @@ def experiments_of(paths: Sequence[AnyRun]) -> list[Path]:
 
 
 def collection_of_experiment(paths: Sequence[AnyRun]) -> Collection | None:
-    """The collection of the first of these places that is an experiment; None: none is."""
+    """The collection of the first of these places that is an experiment; None if none is."""
     found = experiments_of(paths)
     return collection_within(found[0]) if found else None
 
 
 def judged_split(collection: Collection, split: str, paths: Sequence[AnyRun]) -> Qrels:
-    """The judgements of a split; ``dev`` is that of the experiments, whatever the collection calls it.
+    """The judgements of a split; ``dev`` is what the experiments used as dev, whatever the collection calls it.
 
-    It may be held out of train, or drawn from a split. The smallest draw judges: it is a part of the others.
+    This dev may be held out of train, or drawn from a split. If the experiments drew different numbers of queries,
+    the smallest dev is used, because it is a part of the others.
 
     Raises
     ------
@@ -285,9 +288,10 @@ def judged_split(collection: Collection, split: str, paths: Sequence[AnyRun]) ->
 
 
 def devs_of(collection: Collection, paths: Sequence[AnyRun]) -> dict[Path, ChosenSplits]:
-    """The splits of those of the places that are experiments with a dev.
+    """The chosen splits of each place that is an experiment with a dev.
 
-    Of an older experiment, dev is the collection's split of that name, where there is one.
+    An experiment of an older format, which does not record them, is left out: its dev is the collection's split
+    ``dev``. If there is no such split, that is a fault.
     """
     found = {}
     for place in experiments_of(paths):
@@ -303,11 +307,11 @@ def devs_of(collection: Collection, paths: Sequence[AnyRun]) -> dict[Path, Chose
 
 
 def same_dev(experiments: Mapping[Path, ChosenSplits]) -> None:
-    """Refuse experiments whose devs do not contain one another: what a run has no hits for would count as 0.
+    """Refuse experiments with unrelated devs: a query that a run has no hits for would count as 0.
 
     Raises
     ------
-    InputError : one was judged on another split than the first, or held out other training queries.
+    InputError : an experiment was judged on another split than the first one, or held out other training queries.
     """
     first: tuple[Path, tuple[Any, ...]] | None = None
     for place, one in experiments.items():
@@ -322,11 +326,11 @@ def same_dev(experiments: Mapping[Path, ChosenSplits]) -> None:
 
 
 def opened_run(run: AnyRun, split: str, collection: Collection | None) -> Path | Scored:
-    """A run as it is read: the file of a place, or scores by ids.
+    """A run in the form that is read: the path of a file, or scores by ids.
 
     Raises
     ------
-    SettingsError : a run of rows, whose collection is not given. ArtifactError : it is of another one.
+    SettingsError : a run of rows is given without its collection. ArtifactError : it is of another collection.
     """
     if isinstance(run, str | Path):
         return run_place(run, split)

@@ -19,10 +19,10 @@ from hardneg.shown import counted
 
 SIDES: tuple[Side, Side] = ("passage", "query")
 FEW = 300  # training queries below which results differ by chance
-MANY = 200_000  # passages from which on encoding the corpus is what takes long
+MANY = 200_000  # from so many passages on, encoding the corpus takes most of the time
 OFTEN_CUT = 0.1
 BEGIN = ("warmup", "finetune")  # the recipe and the preset to begin with
-MANY_PASSES = 20  # over the training queries, from which on fewer steps may do
+MANY_PASSES = 20  # from so many passes over the training queries on, fewer steps may do
 
 
 @checked
@@ -33,13 +33,14 @@ def examine(
 
     Parameters
     ----------
-    model : whose tokenizer and lengths count the tokens and what is cut; None: words are counted alone.
+    model : the model whose tokenizer counts tokens and whose lengths say which texts are cut; None: only words are
+        counted.
 
     Returns
     -------
-    By chapter (``sizes``, ``splits``, ``copies``, ``leaks``, ``lengths``, ``language``, with a model ``tokens``,
-    with queries to train on ``training``) what was found; ``said``: the same in sentences; ``advice``: what to do,
-    in sentences.
+    The findings by chapter: ``sizes``, ``splits``, ``copies``, ``leaks``, ``lengths``, ``language``, ``tokens``
+    (if there is a model) and ``training`` (if there are queries to train on). ``said``: the same in sentences;
+    ``advice``: what to do, in sentences.
 
     Raises
     ------
@@ -55,7 +56,7 @@ def examine(
 
 
 def token_facts(collection: Collection, source: ModelSource) -> dict[str, Any]:
-    """Tokens of passages and queries by a drawn part, and the share that the model's own lengths cut."""
+    """Tokens of passages and queries, estimated from a sample, and the share that the model's own lengths cut."""
     from hardneg.data.tokens import joined_passages, plain_tokenizer
     from hardneg.models.lengths import lengths_of
     from hardneg.models.loading import open_encoder
@@ -84,7 +85,7 @@ def trainable_queries(facts: Mapping[str, Any]) -> dict[str, int]:
 def training_facts(collection: Collection, trainable: Mapping[str, int]) -> dict[str, Any]:
     """What the preset to begin with would train on, and for how many steps.
 
-    ``test_examine`` holds the number of steps against the recipe itself, which would load torch here.
+    The recipe itself would load torch, so the number of steps is computed here; ``test_examine`` compares the two.
 
     Returns
     -------
@@ -134,7 +135,7 @@ def sentences(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def was(count: int) -> str:
-    """The verb of so many things."""
+    """The verb, ``was`` or ``were``, for so many things."""
     return "was" if count == 1 else "were"
 
 

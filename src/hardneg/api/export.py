@@ -47,24 +47,25 @@ def export_pool(
 ) -> dict[str, Any]:
     """Write the negatives of a pool, with texts, as another trainer reads them; a file at ``out`` is replaced.
 
-    A query without a positive or without a negative is left out. Entries that stand twice in the pool stand twice
-    in the file. Of a pool that a ranker scored the scores are written too, for distillation: for
-    sentence-transformers as ``label``, those of the positive and of each negative (``MarginMSELoss``,
+    A query without a positive or without a negative is left out. Entries that are twice in the pool are twice in
+    the file. If a ranker scored the pool, its scores are written too, for distillation: for sentence-transformers
+    as ``label``, a list with the scores of the positive and of each negative (``MarginMSELoss``,
     ``DistillKLDivLoss``); for Tevatron as ``score`` of each passage; for FlagEmbedding as ``pos_scores`` and
-    ``neg_scores``; for DPR as ``score``, in place of the one that a negative was drawn by.
+    ``neg_scores``; for DPR as ``score``, in place of the score that a negative had when it was mined.
 
     Parameters
     ----------
     pool : a pool, or an experiment: then its last pool.
     out : the file; gzip if it is named ``.gz``.
     format : ``sentence-transformers``: JSON Lines with the columns ``anchor``, ``positive``, ``negative_1``, ...,
-        a row for each positive; a query of fewer negatives than the others repeats its own. ``tevatron``: JSON
-        Lines with passages inline. ``flagembedding``: JSON Lines of ``query``, ``pos``, ``neg``. ``dpr``: an array
-        with contexts inline. ``token-ids``: JSON Lines of token ids without special tokens (``split00.hn.json``
-        of ANCE-Tele). Where a passage is one text, its title comes first, after it a blank.
-    negatives : as many of each query, drawn by ``seed`` (None: all).
-    model : whose tokenizer and lengths ``token-ids`` takes.
-    allow_bin : read ``.bin`` weights of it, by torch's restricted loader.
+        a row for each positive; a query with fewer negatives than the others repeats its negatives. ``tevatron``:
+        JSON Lines with passages inline. ``flagembedding``: JSON Lines of ``query``, ``pos``, ``neg``. ``dpr``: an
+        array with contexts inline. ``token-ids``: JSON Lines of token ids without special tokens
+        (``split00.hn.json`` of ANCE-Tele). If a format takes a passage as one text, this is the title, a blank and
+        the text.
+    negatives : at most this many negatives of each query, drawn by ``seed`` (None: all).
+    model : the model whose tokenizer and lengths ``token-ids`` uses.
+    allow_bin : read the model's ``.bin`` weights, by torch's restricted loader.
 
     Returns
     -------
@@ -89,7 +90,7 @@ def export_pool(
     collection = collection_of(data, cache)
     found = load_pool(last_pool(Path(pool)), n_passages=collection.n_passages, collection=collection.digest)
     if found.ranker:
-        lowest_positive(found)  # all have a score
+        lowest_positive(found)  # raises if a positive has no score
     chosen = found.select(usable(found))
     if not len(chosen):
         raise InputError("NO_NEGATIVES", "no query of the pool has a positive and a negative", "mine deeper")
@@ -113,8 +114,8 @@ class Passage(NamedTuple):
 
     Attributes
     ----------
-    score : the one in the list that a negative was drawn from.
-    taught : a ranker's; None: no ranker scored the pool.
+    score : the score in the list that a negative was drawn from.
+    taught : the score of a ranker; None if no ranker scored the pool.
     """
 
     id: str
@@ -209,7 +210,7 @@ def tevatron(group: Group) -> list[Row]:
 
 
 def scored(name: str, value: float | None) -> Row:
-    """A score by its name; nothing where there is none."""
+    """A score under its name; empty if there is no score."""
     return {} if value is None else {name: value}
 
 

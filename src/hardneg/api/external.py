@@ -1,4 +1,4 @@
-"""Negatives made elsewhere, opened as what mining takes: a run, or a pool."""
+"""Opens negatives made elsewhere as a run or a pool, the two forms that mining takes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def open_negatives(
 
     Raises
     ------
-    SettingsError : token ids without a model, whose tokenizer they need.
+    SettingsError : token ids are given without the model whose tokenizer made them.
     InputError : the file is malformed, or names what the collection does not have.
     ArtifactError : the pool or run belongs to another collection, or is damaged.
     """
@@ -81,7 +81,7 @@ def open_negatives(
 
 
 def negatives_digest(place: Path) -> str:
-    """The identity of negatives made elsewhere, as an input of what is made from them."""
+    """The digest of negatives made elsewhere, which is recorded as an input of a pool made from them."""
     pool = pool_at(place) or place
     if is_published(pool, KIND):
         return read_manifest(pool).digest
@@ -91,7 +91,7 @@ def negatives_digest(place: Path) -> str:
 
 
 def has_pairs(place: Path) -> bool:
-    """Whether a place holds tables of pairs, whose negatives are texts; not lists of token ids."""
+    """Whether a place holds tables of pairs with negatives as texts, and not lists of token ids."""
     if not place.is_file():
         return place.is_dir() and not any(place.glob(NAME)) and of_columns(table_files(place)) == "pairs"
     is_json = suffix_of(place) in JSON
@@ -99,7 +99,7 @@ def has_pairs(place: Path) -> bool:
 
 
 def given_pool(source: Source, collection: Collection, positives: Positives) -> NegativePool:
-    """The negatives that a source gives beside its judgements, as a pool; raises if there are none."""
+    """A pool of the negatives that a source has in addition to its judgements; raises if it has none."""
     teacher = digest_json({"given": dict(source.inputs)})
     records = (one for one in source.negatives()) if source.negatives else ()
     pool = pool_of_texts(records, collection, positives, collection.digest, teacher)
@@ -112,7 +112,8 @@ def given_pool(source: Source, collection: Collection, positives: Positives) -> 
 def keep_given(source: Source, data: Data, out: Place, *, split: str = "train") -> NegativePool:
     """Publish the negatives that a source gives as a pool of a split's queries at ``out``, and return it.
 
-    Positives of a query, and passages with their texts, are left out; entries have the source ``file``.
+    Positives of a query, and passages with the same text as a positive, are left out; entries have the source
+    ``file``.
     """
     collection = collection_of(data)
     positives = named_split(collection, split, "split").positives()
@@ -139,7 +140,7 @@ def pool_of_tokens(
 ) -> NegativePool:
     """Turn lists of token ids into a pool: each becomes the first passage that has the same tokens.
 
-    A text longer than the longest list was cut to its length, so that is how the collection's texts are cut too.
+    The texts behind the lists were cut, so the collection's texts are cut to the length of the longest list.
     """
     hashed = hash_lists(read_token_lists(files))
     rows = positives.query_rows
@@ -182,8 +183,8 @@ def _hashes(inner: _Inner, rows: Int32) -> UInt64:
 def _passages(encoder: BiEncoder, collection: Collection, length: int, cache: Path) -> tuple[UInt64, Int32]:
     """Hashes [n] of the passages' tokens, and the row [n] of each.
 
-    A passage without a title is in it twice: also as ANCE-Tele writes it, with the separator that stands after a
-    title before its text.
+    A passage without a title may have a second hash, for the form that ANCE-Tele writes: the separator that
+    otherwise stands after the title, and then the text.
     """
     inner = _inner(encoder, collection, "passage", length, cache)
     rows = np.arange(collection.n_passages, dtype=np.int32)

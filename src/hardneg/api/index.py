@@ -37,7 +37,7 @@ def index(
     data, split, model, passage_model, allow_bin, prompts, query_length, passage_length, cache, device :
         queries to measure recall with, and the model that encodes them; without ``data``, passages drawn from
         the embeddings are the queries.
-    options : of the kind, see :func:`hardneg.search.ann_building.build_index`.
+    options : options of the kind; see :func:`hardneg.search.ann_building.build_index`.
 
     Returns
     -------
@@ -46,7 +46,8 @@ def index(
     Raises
     ------
     SettingsError : an option is wrong, or something is at ``out`` already.
-    ArtifactError : the embeddings are damaged, or of another model or collection than what measures.
+    ArtifactError : the embeddings are damaged, or of another model or collection than the one that measures
+        recall.
     """
     check_new(Path(out))
     if (data is None) != (model is None):

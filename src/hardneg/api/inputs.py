@@ -39,11 +39,11 @@ Word = TypeVar("Word", bound=str)
 
 
 class Reading(TypedDict, total=False):
-    """The options of every function that reads a model, beside the model itself.
+    """The options of every function that reads a model, apart from the model itself.
 
     Attributes
     ----------
-    passage_model : the model that encodes passages, if it is another one.
+    passage_model : the model that encodes passages, if it is not the one that encodes queries.
     allow_bin, prompts : see :func:`~hardneg.models.loading.load_encoder`.
     query_length, passage_length : lengths in tokens at which texts are cut, in place of the model's own. To search
         embeddings, give the lengths that they were made with.
@@ -58,13 +58,13 @@ class Reading(TypedDict, total=False):
     device: str | None
 
 
-MODELS = ("model", "passage_model", "ranker", "filter_by", "teacher")  # of a source of models
+MODELS = ("model", "passage_model", "ranker", "filter_by", "teacher")  # the arguments that name a model
 
 
 def source_at(model: Place, passage_model: Place | None = None, **options: Any) -> ModelSource:
     """The record of models as users name them, see :meth:`~hardneg.models.source.ModelSource.at`.
 
-    An experiment stands for the model that it trained; where a ranker is wanted, for the ranker if it trained one.
+    An experiment stands for the model that it trained. As a ranker, it stands for the ranker if it trained one.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def one_of(option: str, value: str, choices: Sequence[Word]) -> Word:
 
 
 def at_least(option: str, value: int, least: int = 1) -> int:
-    """Check that an option's value is a count of ``least`` or more, and none that no machine holds; returns it."""
+    """Check that an option's value is a count from ``least`` to :data:`LARGEST`; returns it."""
     if value < least:
         raise SettingsError("BAD_SETTING", f"{option} = {value}", f"give {least} or more")
     if value > LARGEST:
@@ -165,7 +165,7 @@ def cache_at(cache: Place | None) -> Path:
 def open_collection(data: Data, *, cache: Place | None = None) -> Collection:
     """Open a collection of any format: hardneg's own folder, a file of pairs, ``beir:FOLDER``, ``pydocs``, ...
 
-    What is not a folder that hardneg wrote is read once into the cache and opened from there later.
+    Data that hardneg did not write are imported into the cache once, and opened from there later.
 
     Raises
     ------
@@ -178,14 +178,14 @@ def open_collection(data: Data, *, cache: Place | None = None) -> Collection:
 
 
 def collection_of(data: Data, cache: Place | None = None) -> Collection:
-    """Open the collection that ``data`` means; a foreign convention is imported into the cache."""
+    """Open the collection that ``data`` means; data in a foreign convention are imported into the cache."""
     if isinstance(data, Collection):
         return data
     return open_data(str(data), cache=None if cache is None else Path(cache))
 
 
 def judgements_of(place: Place | None, collection: Collection) -> Judgements | None:
-    """What people judged of this collection, as a file has it; None: there is no file.
+    """The judgements of people on this collection, read from a file; None if no file is given.
 
     Raises
     ------
@@ -210,11 +210,11 @@ def check_folder(out: Path) -> None:
 
 
 def check_file(out: Path, reads: Iterable[object] = ()) -> None:
-    """Refuse a place where no file can be written, or must not; say that a file which is there will be replaced.
+    """Refuse a place where a file cannot or must not be written; say that an existing file will be replaced.
 
     Parameters
     ----------
-    reads : what the command reads; only what is the path of a file is looked at.
+    reads : everything that the command reads; what is not the path of a file is ignored.
     """
     try:
         str(out).encode()

@@ -45,15 +45,15 @@ def inspect(
     Parameters
     ----------
     path : a pool, or an experiment: then its last pool.
-    data : without it, the collection of the experiment, from where that remembers it to be.
+    data : the collection; by default that of the experiment, from the place that the experiment remembers.
     query_id : the query to show; without it, ``random`` ones (by default one) are drawn by ``seed``.
 
     Returns
     -------
     For each query ``query_id``, ``text``, ``positives`` and ``negatives``; a passage has ``passage_id``, ``title``
     and ``text``, a negative also ``source``, ``rank``, ``score``, ``episode``, ``anchor`` (the positive whose
-    neighbour it is) and ``momentum``; what its source does not know is None. In a pool that a ranker scored, all
-    have its ``ranker_score``.
+    neighbour it is) and ``momentum``; a value that its source does not know is None. In a pool that a ranker
+    scored, positives and negatives also have its ``ranker_score``.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def position_of(query_id: str, pool: NegativePool, collection: Collection) -> In
 
 
 def last_pool(path: Path) -> Path:
-    """The pool at ``path`` itself, or the newest of the experiment there; refused where there is neither."""
+    """The pool at ``path`` itself, or the newest pool of the experiment there; raises if there is neither."""
     found = pool_at(path)
     if found is None:
         raise no_pool(path)
@@ -95,7 +95,7 @@ def last_pool(path: Path) -> Path:
 
 
 def pool_at(path: Path) -> Path | None:
-    """The pool at ``path`` itself, or the newest of the experiment there; None where there is neither."""
+    """The pool at ``path`` itself, or the newest pool of the experiment there; None if it is neither."""
     if not path.exists():
         raise InputError(
             "NOT_FOUND", "there is nothing here", "give the path of a pool or an experiment", path=path
@@ -159,7 +159,7 @@ def inspection(collection: Collection, pool: NegativePool, i: int) -> dict[str, 
 
 
 def positive_scores(pool: NegativePool, i: int) -> dict[int, dict[str, float | None]]:
-    """What a ranker gives each positive of the i-th query, by its row; None where it is not known."""
+    """The ranker's score of each positive of the i-th query, by passage row; None if it is not known."""
     span = slice(pool.positive_offsets[i], pool.positive_offsets[i + 1])
     given = scores_in(pool, "positive_scores")[span].tolist()
     known = [{"ranker_score": None if math.isnan(score) else score} for score in given]

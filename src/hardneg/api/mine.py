@@ -68,7 +68,7 @@ def mine(
 ) -> NegativePool:
     """Mine negatives once, for any trainer, publish them as a pool at ``out`` and return it.
 
-    Under ``torchrun`` the command shares this: all processes encode and search, rank 0 mines.
+    Under ``torchrun`` the processes share the work: all of them encode and search, and rank 0 mines.
 
     Parameters
     ----------
@@ -76,17 +76,21 @@ def mine(
     out : a new folder; a pool is never replaced.
     sources : of ``random``, ``bm25``, ``query`` (passages near the query), ``lookahead`` (passages near the
         positive) and ``file``.
-    depth : from how many first hits of a run negatives are drawn.
-    count : negatives of a query from each source; query and lookahead share the sum of theirs by ``beta``.
-    previous : the pool of the round before: momentum joins in the proportion ``alpha`` : 1 - ``alpha``.
+    depth : negatives are drawn from this many first hits of a run.
+    count : negatives of a query from each source. ``query`` and ``lookahead`` together have the sum of their
+        counts, of which ``beta`` is the share of ``lookahead``.
+    previous : the pool of the round before; its negatives (momentum) are mixed with the newly mined ones in the
+        proportion ``alpha`` : 1 - ``alpha``.
     file : what the source ``file`` takes: a run, a pool, or JSON of negatives by passage id (Tevatron's, DPR's) or
         as token ids (ANCE-Tele's ``split*.hn.json``, a file or their folder; they need ``model``).
     filters : bounds on rank, score and margin to the positive's score.
-    filter_by : a model whose scores the bounds compare: a cross-encoder, or a bi-encoder. The pool keeps its
-        scores, as those of :func:`~hardneg.api.score.score`. None: the model that mines is compared.
-    labels : what makes a passage a positive; by answers, those that contain one are no negatives.
-    judgements : what people judged, a file as the audit's page saves it: relevant passages are no negatives, and
-        those labelled positive are positives.
+    filter_by : a model, a cross-encoder or a bi-encoder, whose scores the bounds apply to. The pool keeps these
+        scores, as it does those of :func:`~hardneg.api.score.score`. None: the bounds apply to the scores of the
+        model that mines.
+    labels : what makes a passage a positive; with ``answers``, a passage that contains an answer is never a
+        negative.
+    judgements : a file of people's judgements, as the audit's page saves it. Passages labelled relevant are not
+        mined as negatives, and passages labelled positive are positives.
     reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_length``, ``passage_length``, ``device``: how
         the model is read, see :class:`~hardneg.api.inputs.Reading`.
 
@@ -137,8 +141,8 @@ class MiningInputs:
     corpus : the collection, with a model over it if one is needed.
     previous : the pool of the round before.
     external : the negatives that the source ``file`` draws from.
-    digests : those of all inputs, by name.
-    guide : whose scores bounds compare; None: the model that mines.
+    digests : the digests of all inputs, by name.
+    guide : the model whose scores the bounds apply to; None: the model that mines.
     """
 
     corpus: Miner | Corpus
@@ -153,7 +157,7 @@ class MiningInputs:
 
 
 def guide_by(place: Place, collection: Collection, cache: Path, reading: Mapping[str, Any]) -> Guide:
-    """The model at ``place`` as a guide; of how the one that mines is read, trust and the device are its too."""
+    """The model at ``place`` as a guide; of ``reading``, it uses only ``allow_bin`` and ``device``."""
     shared = {name: reading[name] for name in ("allow_bin", "device") if name in reading}
     return open_guide(source_at(place, **shared), collection, cache)
 
@@ -226,7 +230,7 @@ def data_of(
 
 
 def labels_named(name: str) -> Labels:
-    """Labels of this name, with nothing else about them set."""
+    """The labels of this name; their other fields keep their defaults."""
     return Labels(one_of("--labels", name, ("qrels", "answers")))
 
 
@@ -262,7 +266,7 @@ def check_file_source(sources: Sequence[str], file: Place | None) -> None:
 def check_mix(sources: Sequence[str], model: Place | None, previous: Place | None) -> bool:
     """Whether these sources need a model.
 
-    Refused where the model is missing, or where ``previous`` is given and momentum has nothing to join.
+    A missing model is refused, and so is ``previous`` without the source ``query``, which momentum is mixed with.
     """
     by_model = [source for source in sources if source in TELEPORTED]
     if by_model and model is None:
@@ -274,7 +278,7 @@ def check_mix(sources: Sequence[str], model: Place | None, previous: Place | Non
 
 
 def check_filters(filters: Filters, filter_by: Place | None = None) -> None:
-    """Refuse filters with a bound that is not a finite number, and a model to compare with nothing to compare."""
+    """Refuse bounds that are not finite numbers, and a model to filter by without a bound on its scores."""
     if filter_by is not None and filters.on_scores == ALL:
         what = "a model is given to filter by, and no bound on its scores"
         fix = "give --relative-margin, --absolute-margin, --max-score or --top, or leave --filter-by out"

@@ -1,4 +1,4 @@
-"""What public functions return: dicts and lists, as they always are, that print as one line and show as tables."""
+"""What public functions return: ordinary dicts and lists that also print as one line and show as tables."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Hits(Shown, list[dict[str, Any]]):
     """The hits of one text, best first; as a table, a row for each."""
 
     def line(self) -> str:
-        """How many there are, and the first."""
+        """The number of hits, and the first hit."""
         if not self:
             return "no hits"
         one = self[0]
@@ -112,7 +112,7 @@ def by_ids(run: Run, queries: IdSpace, passages: IdSpace) -> Scores:
 
 
 def firsts(states: Mapping[str, Mapping[str, Any]], name: str) -> list[Any]:
-    """The value of a state by the measure that decides; none where there is no such state."""
+    """The value of a state by the deciding measure, in a list; empty if there is no such state."""
     return [next(iter(states[name].values()))] if states.get(name) else []
 
 

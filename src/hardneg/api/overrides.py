@@ -1,4 +1,4 @@
-"""What settings make of the model otherwise than it came: one line each, said before training."""
+"""Lines that say, before training, how settings change the model from the state in which it came."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ FAMILY = ("query_prompt", "passage_prompt", "query_length", "passage_length")  #
 
 
 def overridden(settings: TrainingSettings, model: PretrainedModel, start: BiEncoder) -> list[str]:
-    """What training starts with otherwise than the model came, and which preset or setting wants it so.
+    """A line for each way in which training changes the model that came, with the preset or setting behind it.
 
-    Nothing is said of two towers that do not agree by themselves.
+    The list is empty if the model's own two towers have different settings.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The arguments of training, which its plan takes too: checked, and opened as far as nothing is computed."""
+"""Checks the arguments of training, which its plan takes too, and opens them without computing anything."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ from hardneg.storage.artifacts import SettingsClash, read_manifest
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-    """What a recipe begins with besides a model, opened and whole; most begin with nothing.
+    """The pool and the index that a recipe begins with besides a model, opened; most recipes need neither.
 
     Attributes
     ----------
-    pool : the negatives of the first episode; index : what is searched in place of embeddings.
+    pool : the negatives of the first episode; index : the index that is searched in place of embeddings.
     inputs : their digests, by the names of an experiment's inputs.
     """
 
@@ -64,7 +64,7 @@ class Given:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What training does, its arguments checked and opened as far as nothing is computed."""
+    """A training task: its arguments, checked and opened, before anything is computed."""
 
     recipe: Recipe
     settings: TrainingSettings
@@ -89,7 +89,7 @@ class Task:
 
     @property
     def stores(self) -> Path:
-        """Where derived stores live: of a plan without a folder in the user's cache."""
+        """The folder of derived stores; for a plan without an experiment's folder, the user's cache."""
         return self.cache or (cache_at(None) if self.out is None else Layout(self.out).cache)
 
     @property
@@ -143,28 +143,31 @@ def prepare(
     preset, config, settings, values : see :func:`recipe_settings`; ``values`` are settings by name.
     splits : which splits train, steer and judge; one line says which were chosen.
     seeds : executions with seeds seed, seed + 1, ..., each in ``out/seed-<s>``, pooled in ``out/results.json``.
-    negatives : a pool to train the first episode with, instead of mining; or a number: how many negatives a query
-        has in a step, as ``--negatives`` says it.
-    index_folder : what :func:`~hardneg.api.index.index` built over the embeddings of this model, for
-        ``adore`` to train for, and to search the trained model with. It is not copied, for it may be large:
-        ``settings.json``, ``results.json`` and the model's manifest name it by its digest, by which it is known
-        again when the experiment goes on, wherever it lies then.
-    filter_by : a frozen model, bi-encoder or cross-encoder, whose scores the bounds on mined negatives compare.
-    teacher : one whose scores are distilled, as the setting ``distill`` says; without it those that are stored
-        with ``negatives``, or those of ``filter_by``.
-    ranker : a cross-encoder, for ``ar2`` to begin with; without it, that begins with the model and a new head.
-    judgements : what people judged of training queries, a file as the audit's page saves it: relevant passages are
-        no negatives, and those labelled positive are trained on as such. Dev and test measure as without it.
+    negatives : a pool to train the first episode with, instead of mining; or a number, the negatives of a query in
+        a step, as for ``--negatives``.
+    index_folder : an index that :func:`~hardneg.api.index.index` built over the embeddings of this model:
+        ``adore`` trains for it, and the trained model searches it. It may be large, so it is not copied.
+        ``settings.json``, ``results.json`` and the model's manifest record its digest; when the experiment goes
+        on, the index is recognised by the digest, wherever it lies then.
+    filter_by : a frozen model, bi-encoder or cross-encoder, whose scores the bounds on mined negatives apply to.
+    teacher : a frozen model whose scores are distilled, as the setting ``distill`` says; without it, the scores
+        stored with ``negatives`` or those of ``filter_by`` are used.
+    ranker : the cross-encoder that ``ar2`` begins with; without it, ``ar2`` makes one from the model and a new
+        head.
+    judgements : a file of people's judgements of training queries, as the audit's page saves it. Passages labelled
+        relevant are not used as negatives, and passages labelled positive are trained on as positives. Dev and
+        test are measured as without it.
     allow_bin : read a pretrained model whose weights come only as ``.bin``, by torch's restricted loader.
     cache : where derived stores live; default ``out/cache``.
-    role : be one role of a recipe that has several (``trainer``, ``inferencer``), beside other processes or
-        machines on the same files; without it one process starts and watches them all.
-    trainer_devices, inferencer_devices : so many processes train, and so many mine, each on a CUDA device of its
-        own or all on the CPU; one if only the other is given. Losses are those of one process each.
-    retriever : of ``ranker``: the model that ranks first and mines; without it BM25 does.
+    role : run only this role of a recipe that has several (``trainer``, ``inferencer``), while other processes or
+        machines run the others on the same files. Without it, one process starts and watches all roles.
+    trainer_devices, inferencer_devices : the numbers of processes that train and that mine, each on its own CUDA
+        device or all on the CPU. If only one number is given, the other is 1. Losses are the same as with one
+        process each.
+    retriever : for the recipe ``ranker``: the model that ranks first and mines; by default BM25.
     on_step, on_state : functions that are told of each step and of each state that was measured, see
         :class:`~hardneg.experiment.observers.Observers`.
-    progress : show how far it is, or do not; by default a notebook shows it, and a program does not.
+    progress : whether progress is shown; by default in a notebook, and not in a program.
 
     Raises
     ------
@@ -210,7 +213,7 @@ def prepare(
 
 
 def arguments_by_name() -> dict[str, str]:
-    """How each argument beside the settings is given in Python, by its name."""
+    """How a Python caller gives each argument that is not a setting, by its name."""
     parameters = inspect.signature(prepare).parameters.values()
     return {one.name: f"the argument {one.name}" for one in parameters if one.kind is one.KEYWORD_ONLY}
 
@@ -221,7 +224,7 @@ def path_of(place: Place | None) -> Path | None:
 
 
 def open_splits(settings: TrainingSettings, collection: Collection, splits: Splits) -> TrainingData:
-    """What trains and judges, labelled; it has all that the settings measure by."""
+    """The training, dev and test data, labelled; raises if they lack what the settings measure by."""
     check_answers(settings.judging, collection)
     if collection.n_passages < 2:
         what = "the collection has a single passage, so no query has a negative"
@@ -235,9 +238,10 @@ def open_splits(settings: TrainingSettings, collection: Collection, splits: Spli
 def open_given(
     recipe: Recipe, settings: TrainingSettings, collection: Collection, pool: Path | None, index: Path | None
 ) -> Given:
-    """Open the pool and the index to begin with; a later first episode needs a pool.
+    """Open the pool and the index that training begins with; a first episode after 1 needs a pool.
 
-    The index is checked against the model once that is there; see :func:`~hardneg.search.ann.check_index`.
+    The index is checked against the model later, when the model is open; see
+    :func:`~hardneg.search.ann.check_index`.
     """
     if pool is not None and not recipe.facts.takes_pool:
         what = f"{recipe.name} mines its own negatives and begins with no pool"
@@ -255,7 +259,7 @@ def open_given(
 
 
 def check_given(pool: NegativePool | None, data: TrainingData, place: Path | None) -> None:
-    """Refuse a given pool without a negative of any training query, and say of how many queries it has none."""
+    """Refuse a pool without negatives of training queries; if some queries lack them, say how many have some."""
     if pool is None:
         return
     having = pool.query_rows[spans(pool.offsets) > 0]
@@ -268,7 +272,7 @@ def check_given(pool: NegativePool | None, data: TrainingData, place: Path | Non
 
 
 def check_processes(recipe: Recipe, settings: TrainingSettings, role: str | None) -> None:
-    """Refuse several processes that are to watch over roles: these are groups of processes themselves."""
+    """Refuse several processes in place of the one that watches over roles; a role may be a group itself."""
     if world_size() > 1 and settings.roles and role is None:
         what = f"{recipe.name} has roles here, watched over by one process, and {world_size()} were started"
         each = f"each by a torchrun of its own (--role {', --role '.join(settings.roles)})"
@@ -279,7 +283,7 @@ def check_processes(recipe: Recipe, settings: TrainingSettings, role: str | None
 def role_groups(
     recipe: Recipe, settings: TrainingSettings, role: str | None, counts: Mapping[str, int | None], device: str
 ) -> dict[str, int]:
-    """The number of processes of each role, from those that were given; {} where none was.
+    """The number of processes of each role, from the numbers that were given; {} if none was.
 
     Raises
     ------
@@ -308,13 +312,13 @@ def role_groups(
 
 
 def beside_mode(settings: TrainingSettings) -> str:
-    """The first mode of a recipe in which roles work beside each other."""
+    """The first mode of a recipe in which its roles run at the same time."""
     modes: tuple[str, ...] = get_args(type(settings).model_fields["mode"].annotation)
     return next(mode for mode in modes if mode != "sync")
 
 
 def check_devices(asked: str, needed: int, device: str) -> None:
-    """Refuse groups of more processes than there are CUDA devices, and those on one named device."""
+    """Refuse more processes than there are CUDA devices, and several processes on one named CUDA device."""
     if device.startswith("cuda:"):
         what = f"{asked} on the device {device} alone"
         raise SettingsError("BAD_SETTING", what, "say which ones by CUDA_VISIBLE_DEVICES, or leave it out")
@@ -325,7 +329,7 @@ def check_devices(asked: str, needed: int, device: str) -> None:
 
 
 def check_told(settings: TrainingSettings, on_step: Told | None) -> None:
-    """Refuse a function that is to be told of steps which another process makes."""
+    """Refuse ``on_step`` where another process makes the steps."""
     if on_step is not None and settings.roles:
         what = f"on_step with mode = {getattr(settings, 'mode', '')}, where another process makes the steps"
         raise SettingsError("BAD_SETTING", what, "leave it out, and read them with hn.follow")
@@ -346,7 +350,7 @@ def check_ranker(recipe: Recipe, ranker: Place | None) -> None:
 
 
 def check_experiment(out: Path, seeds: int) -> None:
-    """Refuse a place that cannot be written to, or that holds anything but such an experiment."""
+    """Refuse a place that cannot be written to, or that holds anything but an experiment of as many seeds."""
     check_folder(out)
     layout = Layout(out)
     one, several = layout.settings.is_file(), bool(layout.seeds())

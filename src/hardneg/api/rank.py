@@ -73,15 +73,16 @@ def fuse(
     ----------
     runs : two or more: files (TREC or MS MARCO, ``.gz`` or not), ``{query id: {passage id: score}}``, or runs of
         the rows of ``data``. The fused run has the queries of all of them.
-    out : ``.gz`` by name. Without it nothing is written, and the fused run comes back.
+    out : the file of the fused run, gzipped if its name ends in ``.gz``. Without it nothing is written, and the
+        fused run is returned.
     method : ``rrf``, reciprocal rank fusion, or ``linear``, the weighted sum of normalised scores; with
         ``normalisation`` (of ``linear``, by default ``min-max``) and ``rank_constant`` (of ``rrf``, by default 60)
         described at :class:`~hardneg.search.fusion.Fusion`.
     weights : one for each run, in their order; 1 each by default.
     k : the most hits of a query that are kept. Equal scores rank by id descending, as in every run's file.
     data : the collection; needed to tune, otherwise only to check that the runs are of it.
-    tune : a split, such as ``dev``: the weights are those, of all multiples of 0.1 that add up to 1, with which
-        the fused run has the best ``measure`` there; of equal ones the most even.
+    tune : a split, such as ``dev``, on which the weights are chosen. All weights that are multiples of 0.1 and add
+        up to 1 are tried; those whose fused run has the best ``measure`` win, and among equals the most even ones.
     tuning_runs : runs over the queries of that split by the same systems, in the order of ``runs``; by default
         ``runs`` themselves are taken to hold its queries.
     measure : one measure, which is tuned for.
@@ -96,7 +97,7 @@ def fuse(
     SettingsError : a setting is wrong, or of the other method; weights are given and tuned; ``out`` is one of the
         runs.
     InputError : a malformed line of a run; no query of the split is in the runs that are tuned on.
-    ArtifactError : runs of different collections, or of passages and documents.
+    ArtifactError : the runs are of different collections, or some are of passages and some of documents.
     NumericError : linear fusion meets an infinite score.
     """
     fusion = checked_fusion(runs, weights, method, normalisation, rank_constant)
@@ -128,7 +129,7 @@ def fuse(
 
 
 def say_apart(given: Sequence[Run], places: Sequence[Any]) -> None:
-    """Warn where runs share no query with any other: nothing of them is fused."""
+    """Warn of runs that share no query with any other run, because nothing of them is fused."""
     queries, counts = np.unique(np.concatenate([run.query_rows for run in given]), return_counts=True)
     shared = queries[counts > 1]
     named = [str(place) if isinstance(place, str | Path) else f"run {i}" for i, place in enumerate(places, 1)]
@@ -152,7 +153,7 @@ def checked_fusion(
     normalisation: Normalisation | None,
     rank_constant: int | None,
 ) -> Fusion:
-    """How hits are scored; raises :class:`SettingsError` where that or the weights make no sense."""
+    """The settings of the fusion; raises :class:`SettingsError` if they or the weights make no sense."""
     one_of("method", method, ("rrf", "linear"))
     idle = {"rrf": ("normalisation", normalisation), "linear": ("rank_constant", rank_constant)}[method]
     if idle[1] is not None:
@@ -185,7 +186,7 @@ def open_ranked(
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """What weights are tuned for: a measure over a split, of runs that are called by these names."""
+    """The split and the measure that weights are tuned for, and the names of the runs."""
 
     split: str
     measure: Measure
@@ -224,7 +225,7 @@ def check_tuning(
     tuning_runs: Sequence[AnyRun],
     measure: str,
 ) -> Tuning | None:
-    """What is tuned for, None if nothing; raises :class:`SettingsError` where the settings contradict."""
+    """The tuning that is asked for, or None; raises :class:`SettingsError` if the settings contradict."""
     if tune is None:
         if tuning_runs:
             what = "runs to tune on are given, and no split that judges them"
@@ -267,13 +268,13 @@ def rerank(
     Parameters
     ----------
     run : TREC or MS MARCO, over the queries and passages of ``data``.
-    out : another file than ``run``, ``.gz`` by name; what is there is replaced. The first ``k`` hits have the
-        ranker's scores, the others fall below them in their old order
-        (:func:`~hardneg.search.rerank.rerank`).
+    out : the file of the new run, gzipped if its name ends in ``.gz``; an existing file is replaced, but ``run``
+        is refused. The first ``k`` hits get the ranker's scores, and the others follow below them in their old
+        order (:func:`~hardneg.search.rerank.rerank`).
     ranker : a model that scores pairs; see :func:`open_scorer`.
     k : how many hits of each query are re-ranked.
-    embeddings : of a bi-encoder: the corpus as :func:`~hardneg.api.search.encode` embedded it; else it is embedded
-        into the cache, or is there from a search.
+    embeddings : for a bi-encoder: the corpus as :func:`~hardneg.api.search.encode` embedded it. By default the
+        embeddings in the cache are used, and made if they are not there.
     reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_length``, ``passage_length``, ``device``: how
         the model is read, see :class:`~hardneg.api.inputs.Reading`.
 
@@ -283,7 +284,7 @@ def rerank(
 
     Raises
     ------
-    SettingsError : a setting is wrong, or the model cannot be read so; ``out`` is ``run``.
+    SettingsError : a setting is wrong, or the model cannot be read in this way; ``out`` is ``run``.
     InputError : a malformed line of the run, or ids that the collection does not have.
     ArtifactError : the run is of another collection; embeddings are damaged or of another model.
     NumericError : the ranker gives a score that is no number.
@@ -302,7 +303,7 @@ def rerank(
 
 
 def reranked(run: Run, scorer: PairScorer, collection: Collection, k: int) -> Run:
-    """The run with its first ``k`` hits of each query re-ranked; a score that is no number is named by its ids."""
+    """The run with its first ``k`` hits of each query re-ranked; a fault in a score names the pair's ids."""
     from hardneg.search.rerank import rerank as rerank_run
 
     def name(query: int, passage: int) -> str:
@@ -315,13 +316,14 @@ def reranked(run: Run, scorer: PairScorer, collection: Collection, k: int) -> Ru
 def open_scorer(
     source: ModelSource, collection: Collection, cache: Path, *, embeddings: Place | None = None
 ) -> ModelScorer:
-    """What scores pairs of a collection's queries and passages by this model, as its folder says what it is.
+    """A scorer of pairs of a collection's queries and passages by this model, whose folder says its kind.
 
-    A cross-encoder reads each pair; of a bi-encoder the corpus is embedded first.
+    A cross-encoder reads each pair; for a bi-encoder, the corpus is embedded first.
 
     Raises
     ------
-    SettingsError : what belongs to a bi-encoder is given to a cross-encoder; and what loading the model raises.
+    SettingsError : embeddings or prompts, which only a bi-encoder has, are given with a cross-encoder. Faults of
+        loading the model are raised, too.
     """
     from hardneg.search.scorers import maybe_ranker, ranker_scorer
 

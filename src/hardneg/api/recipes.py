@@ -44,13 +44,13 @@ def plan(
     devices: str | int = 1,
     **options: Any,
 ) -> dict[str, Any]:
-    """What a recipe would do, by all that :func:`train` takes; see :func:`~hardneg.api.train.plan`."""
+    """What a recipe would do with the arguments of :func:`train`; see :func:`~hardneg.api.train.plan`."""
     return training.plan(recipe_named(recipe), data, model, out, estimate=estimate, devices=devices, **options)
 
 
 @checked
 def train(recipe: str, data: Data, model: Place, out: Place, **options: Any) -> Results:
-    """Train a model by a recipe and return the results; the same call resumes, or extends what may grow.
+    """Train a model by a recipe and return the results; the same call resumes it, or extends what may grow.
 
     ``hn.train("warmup", "my-data", "MODEL", "exp", preset="finetune")`` trains on your own data. The result stands
     in ``exp/model``, which sentence-transformers opens too. If training is interrupted, the same call goes on.
@@ -65,28 +65,30 @@ def train(recipe: str, data: Data, model: Place, out: Place, **options: Any) -> 
     out : the experiment's folder.
     options : settings of the recipe by name, such as ``learning_rate``, ``epochs``, ``max_steps``,
         ``queries_per_step``, ``passage_length`` and ``seed``; ``hardneg settings RECIPE`` lists them with their
-        meanings. Later ones of these win: ``preset`` (``finetune`` is for own data), ``config`` (a TOML file),
-        ``settings`` (made before by ``hn.settings_of``), and settings by name. Besides:
+        meanings. Settings may come from several of these, of which the later ones win: ``preset`` (``finetune`` is
+        for your own data), ``config`` (a TOML file), ``settings`` (made before by ``hn.settings_of``), and
+        settings by name. Other options:
 
         - ``splits`` (``hn.Splits``): which splits train, choose the best state, and judge it;
-        - ``seeds``: so many experiments, of which the figures are pooled;
+        - ``seeds``: the number of experiments, each with another seed, whose figures are pooled;
         - ``negatives``: a pool to train on first, which ``hn.mine`` made, or a number: negatives of a query in a
           step; ``judgements``: labels of people;
         - ``filter_by``, ``teacher``: frozen models that filter negatives, or whose scores are distilled;
-        - ``index_folder`` (``adore``), ``ranker`` (``ar2``), ``retriever`` (``ranker``): what it begins with;
+        - ``index_folder`` (for ``adore``), ``ranker`` (for ``ar2``), ``retriever`` (for ``ranker``): what the
+          recipe begins with;
         - ``passage_model``: a second model, for the passages; ``allow_bin``: read its weights from a pickle;
         - ``cache``: where token stores and vectors live; ``device``: ``cpu``, ``cuda``, ``cuda:1``;
         - ``role``: run only the trainer or only the inferencer of ``ance`` or ``ar2``; ``trainer_devices``,
-          ``inferencer_devices``: so many processes train, and so many mine;
+          ``inferencer_devices``: the numbers of processes that train and that mine;
         - ``on_step``, ``on_state``: functions that are told of each step's record and of each measured state;
-        - ``progress``: show how far it is, or do not; by default a notebook does.
+        - ``progress``: whether progress is shown; by default only in a notebook.
 
     Returns
     -------
     What ``out/results.json`` holds, as a dict that prints as one line and shows as a table: ``test`` and ``dev``,
     measures by state (``bm25``, ``untrained``, ``final``, ...); ``comparisons``, paired tests; ``kept``, the state
-    in ``out/model``; ``forgetting`` and ``pairwise_errors`` where ``examine = "all"``. Of several seeds ``seeds``,
-    and for every measure its ``mean``, ``std`` and ``values``. Of a role: {}.
+    in ``out/model``; ``forgetting`` and ``pairwise_errors`` where ``examine = "all"``. With several seeds:
+    ``seeds``, and for every measure its ``mean``, ``std`` and ``values``. With ``role``: {}.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """An experiment from its folder alone: the data it was trained and judged on, and the runs of its states.
 
-What is made of these are the figures of ``results.json``, bit for bit, without any model. Loads no torch but for
-answers.
+Figures that are made of these equal those of ``results.json`` bit for bit, and need no model. Torch is loaded only
+for answers.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def experiment_data(experiment: Place, data: Data | None = None, *, cache: Place
 
     Parameters
     ----------
-    data : the collection, if it is not where the experiment remembers it to be.
-    cache : where a foreign convention of ``data`` is imported to.
+    data : the collection, if it is no longer where the experiment remembers it.
+    cache : the folder that ``data`` in a foreign convention is imported into.
 
     Raises
     ------
@@ -48,7 +48,7 @@ def experiment_data(experiment: Place, data: Data | None = None, *, cache: Place
 
 
 def same(record: Mapping[str, Any], what: str, digest: str, folder: Path) -> None:
-    """Refuse an input of another digest than the experiment's record says."""
+    """Refuse an input whose digest is not the one in the experiment's record."""
     if digest != (was := record["inputs"][what]):
         said = f"the {what} of this experiment was another one (digest {was:.12}, this one's {digest:.12})"
         raise ArtifactError("INPUT_CHANGED", said, "give it with --data", path=folder)

@@ -1,4 +1,4 @@
-"""A ranker behind a retriever, resident."""
+"""A ranker behind a retriever, kept in memory to answer many times."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ def open_reranker(
 
     Parameters
     ----------
-    ranker, embeddings : a model that scores pairs; see :func:`open_scorer`.
-    retriever : what ranks first, as :func:`~hardneg.api.retrievers.open_retriever` opened it over the same
-        collection; without it BM25 does.
+    ranker, embeddings : the model that scores pairs, and its embeddings if it is a bi-encoder; see
+        :func:`open_scorer`.
+    retriever : a retriever that ranks first, opened by :func:`~hardneg.api.retrievers.open_retriever` over the
+        same collection; by default BM25.
     k : how many hits of each query are re-ranked; hits that are asked for below them keep their order.
     reading : how the model is read, see :class:`~hardneg.api.inputs.Reading`.
 
     Raises
     ------
-    SettingsError : a setting is wrong, or the model cannot be read so.
+    SettingsError : a setting is wrong, or the model cannot be read in this way.
     ArtifactError : the retriever is of another collection; embeddings are damaged or of another model.
     """
     at_least("k", k)

@@ -1,4 +1,4 @@
-"""A model over a collection, for operations that are no experiment."""
+"""Retrievers of a model over a collection, for operations outside an experiment."""
 
 from __future__ import annotations
 
@@ -36,14 +36,15 @@ def open_retriever(
 
     Parameters
     ----------
-    embeddings : the corpus as :func:`encode` embedded it with this model; else it is embedded into the cache now.
+    embeddings : the corpus as :func:`encode` embedded it with this model; by default the embeddings in the cache
+        are used, and made if they are not there.
     index : search this index instead, which :func:`index` built over this model's embeddings.
     reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_length``, ``passage_length``, ``device``: how
         the model is read, see :class:`~hardneg.api.inputs.Reading`.
 
     Raises
     ------
-    SettingsError : both embeddings and an index are named; the model cannot be read so.
+    SettingsError : both embeddings and an index are named; the model cannot be read in this way.
     ArtifactError : the embeddings or the index are damaged, or of another model or collection.
     """
     if embeddings is not None and index is not None:

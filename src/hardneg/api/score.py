@@ -57,14 +57,14 @@ def score(
     out : a new folder; a pool is never replaced.
     ranker : a model that scores pairs: a cross-encoder, or a bi-encoder.
     filters : keep only the negatives within these bounds on the scores; ranks cannot be bounded here.
-    embeddings : of a bi-encoder: the corpus as :func:`~hardneg.api.search.encode` embedded it; else it is embedded
-        into the cache, or is there from a search.
+    embeddings : for a bi-encoder: the corpus as :func:`~hardneg.api.search.encode` embedded it. By default the
+        embeddings in the cache are used, and made if they are not there.
     reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_length``, ``passage_length``, ``device``: how
         the model is read, see :class:`~hardneg.api.inputs.Reading`.
 
     Raises
     ------
-    SettingsError : a setting is wrong, something stands at ``out``, or the model cannot be read so.
+    SettingsError : a setting is wrong, something stands at ``out``, or the model cannot be read in this way.
     ArtifactError : the pool is damaged or was mined from another collection.
     NumericError : the model gives a score that is no number.
     BusyError : another process scores into ``out``.
@@ -98,7 +98,7 @@ def score(
 def open_guide(
     source: ModelSource, collection: Collection, cache: Path, *, embeddings: Place | None = None
 ) -> Guide:
-    """The guide that a model is over a collection; raises what :func:`~hardneg.api.rank.open_scorer` does."""
+    """A model as a guide over a collection; raises the faults of :func:`~hardneg.api.rank.open_scorer`."""
     return guide_of(open_scorer(source, collection, cache, embeddings=embeddings), collection)
 
 
@@ -108,7 +108,7 @@ class Parts:
 
     Attributes
     ----------
-    folder : where they stand.
+    folder : the folder that holds the blocks.
     inputs : digests of what is scored, and of what scores it.
     """
 

@@ -110,22 +110,22 @@ def search_split(
 ) -> dict[str, Any]:
     """Search the queries of a split and write a TREC run file at ``out``, replacing what was there.
 
-    Under ``torchrun`` the command shares this: each process searches the passages that it encoded, rank 0 writes.
+    Under ``torchrun`` the processes share the work: each searches the passages that it encoded, and rank 0 writes.
 
     Parameters
     ----------
-    out : ``.gz`` by name.
-    model, bm25, retriever : what searches: one of them. A ``retriever`` is one that
+    out : the file of the run, gzipped if its name ends in ``.gz``.
+    model, bm25, retriever : what searches; give exactly one of them. A ``retriever`` is one that
         :func:`~hardneg.api.retrievers.open_retriever` opened over the same collection; nothing is loaded again.
-    embeddings : the corpus as :func:`encode` embedded it with this model; else it is embedded into the cache.
+    embeddings : the corpus as :func:`encode` embedded it with this model; by default the embeddings in the cache
+        are used, and made if they are not there.
     index : search this index instead, which :func:`index` built over this model's embeddings.
-    language : how BM25 makes terms of texts; by default as the collection's language says.
+    language : the language by which BM25 splits texts into terms; by default the collection's.
     reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_length``, ``passage_length``, ``device``: how
         the model is read, see :class:`~hardneg.api.inputs.Reading`.
-    k : hits of a query; all passages where there are fewer.
+    k : the number of hits of a query; all passages if there are fewer than ``k``.
     rerank_by, rerank_k : a model that re-ranks so many first hits of each query, 100 by default
-        (:func:`hardneg.rerank`); it is read as it is, and ``reading`` says only the device and ``allow_bin`` of
-        it.
+        (:func:`hardneg.rerank`); of ``reading``, only ``device`` and ``allow_bin`` apply to it.
 
     Returns
     -------
@@ -279,7 +279,7 @@ class SearcherOptions:
             raise SettingsError("TWO_SEARCHERS", what, "give either --embeddings or --index")
 
     def open(self, collection: Collection, cache: Path, reading: Reading) -> OpenRetriever:
-        """Open what searches this collection; an open retriever must be one of it."""
+        """Open a retriever over this collection; one that is open already must be of the same collection."""
         if self.retriever is not None:
             if self.retriever.collection.digest != collection.digest:
                 what = "the retriever was opened over another collection"
@@ -295,7 +295,7 @@ class SearcherOptions:
 
 
 def check_reranking(ranker: Place | None, depth: int | None) -> None:
-    """Refuse a depth that is none, or of a re-ranking that nobody asked for."""
+    """Refuse a depth of re-ranking that is below 1, or that is given without a model to re-rank by."""
     if depth is not None:
         at_least("rerank_k", depth)
         if ranker is None:
@@ -306,11 +306,11 @@ def check_reranking(ranker: Place | None, depth: int | None) -> None:
 def reranked_by(
     ranker: Place | None, depth: int | None, first: OpenRetriever, cache: Path, reading: Reading
 ) -> OpenRetriever:
-    """What searches, with its first hits re-ranked by a model; as it is where none is named.
+    """The retriever with its first hits re-ranked by a model; the retriever itself if no model is named.
 
     Parameters
     ----------
-    reading : says of the ranker only where it computes, and whether ``.bin`` weights are read.
+    reading : only ``device`` and ``allow_bin`` apply to the ranker.
     """
     if ranker is None:
         return first

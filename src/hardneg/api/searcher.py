@@ -1,4 +1,4 @@
-"""A searcher: what ranks the passages of a collection, opened once and asked often; and BM25's runs."""
+"""A searcher ranks the passages of a collection; it is opened once and asked often. Also the runs of BM25."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Searcher:
     Attributes
     ----------
     collection : what is searched.
-    retriever : what searches, in rows of the collection.
+    retriever : the retriever behind it, whose runs have rows of the collection.
     """
 
     def __init__(self, collection: Collection, retriever: OpenRetriever, name: str) -> None:
@@ -40,8 +40,8 @@ class Searcher:
 
         Returns
         -------
-        For each hit of a text ``rank`` (from 1), ``score``, ``passage_id``, ``title`` and ``text``. Of several
-        texts a list of such hits for each, in their order.
+        For each hit of a text ``rank`` (from 1), ``score``, ``passage_id``, ``title`` and ``text``. For several
+        texts, a list of such hits for each text, in the order of the texts.
 
         Raises
         ------
@@ -128,7 +128,7 @@ def bm25(
 
     Parameters
     ----------
-    language : how terms are made of texts; by default as the collection's language says.
+    language : the language by which texts are split into terms; by default the collection's.
 
     Raises
     ------

@@ -43,16 +43,16 @@ def recipe_settings(
     Parameters
     ----------
     preset : the name of one of the recipe's presets.
-    config : a TOML file of settings, and of options for what everyone sets (``lr = 3e-5``). What it says of data,
-        model and folder is for the command line.
-    settings : others, made before.
+    config : a TOML file of settings, and of options for what everyone sets (``lr = 3e-5``). Its data, model and
+        folder are read only by the command line.
+    settings : settings of the recipe that were made before.
     overrides : ``key=value`` texts.
     usual : options for what everyone sets, by the names of :data:`~hardneg.recipes.usual.USUAL`.
     values : settings by name.
     device, out : decide the default of ``precision``: that of the experiment that was begun at ``out``, else
         the best of the device.
-    beside : what the caller takes beside settings, by name, and how that is given (``the option --seeds``): where
-        it stands among the settings, the fault says so.
+    beside : arguments of the caller that are not settings, by name, each with the way to give it
+        (``the option --seeds``). If one of them is among the settings, the fault says how to give it.
 
     Raises
     ------
@@ -103,10 +103,10 @@ def without_others(
     values: Mapping[str, Any],
     path: Path | None = None,
 ) -> dict[str, Any]:
-    """The settings among these values; what is given ``beside`` settings becomes a fault that says how.
+    """The settings among these values; a name that is in ``beside`` becomes a fault that says how to give it.
 
-    A name is read as it is typed, with or without its dashes. What another trainer's setting is called stays, for
-    the advice on that tells more.
+    A name may have the dashes of an option. Another trainer's name of a setting stays, because the later advice on
+    it says more.
     """
     kept = {}
     for key, value in values.items():
@@ -132,14 +132,14 @@ def assigned(overrides: Sequence[str]) -> set[str]:
 
 
 def going_on(out: Place | None, usual: Precision) -> str:
-    """The precision that the experiment at ``out`` was begun with, where one was; else the usual.
+    """The precision that the experiment at ``out`` was begun with; without an experiment there, ``usual``.
 
     An experiment can only be resumed in its own precision, because precision decides results.
     """
     for place in [] if out is None else [Layout(Path(out)), *Layout(Path(out)).seeds()]:
         try:
             begun = read_settings(place.path)["result_settings"].get("precision")
-        except (HardnegError, OSError):  # none is there, or it is damaged, which is said when it is opened
+        except (HardnegError, OSError):  # there is no experiment, or opening it says that it is damaged
             continue
         if begun in get_args(Precision):
             if begun != usual:
@@ -149,7 +149,7 @@ def going_on(out: Place | None, usual: Precision) -> str:
 
 
 def attempt(read: Callable[[], T], faults: list[HardnegError]) -> T | None:
-    """What ``read`` gives; None where it is at fault, which joins the other ``faults``."""
+    """The result of ``read``; if that raises a fault, None, and the fault is added to ``faults``."""
     try:
         return read()
     except Faults as several:

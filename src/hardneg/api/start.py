@@ -1,4 +1,4 @@
-"""What an experiment starts from: opened, checked, and said before training begins."""
+"""Opens, checks and reports what an experiment starts from, before training begins."""
 
 from __future__ import annotations
 
@@ -43,14 +43,15 @@ class Start:
     given : the pool, the index or the ranker to begin with, as a recipe takes it.
     inputs : digests of all that it starts from.
     base : makes a fresh model as training starts with it.
-    untrained : makes the model as it came; where it cannot be had so, as training starts with it.
+    untrained : makes the model as it came; if that is not possible, the model as training starts with it.
     own : the model as it came, if training does not start from it.
-    own_settings : those of the model as it came.
-    lengths : at which texts are cut.
+    own_settings : the settings of the model as it came.
+    lengths : the lengths at which texts are cut.
     changes : what differs from the model as it came, a line each.
-    device : that of the model: ``cpu`` or ``cuda``.
-    processes : how many train together; of roles that are groups ``trainer + inferencer``.
-    stages : what training does, in order, where progress is shown.
+    device : the device of the model: ``cpu`` or ``cuda``.
+    processes : the number of processes that train together; if roles are groups of processes,
+        ``trainer + inferencer``.
+    stages : the stages of training, in order; empty if no progress is shown.
     """
 
     given: Mapping[str, Any]
@@ -67,18 +68,18 @@ class Start:
 
 
 def open_start(task: Task, *, compare_texts: bool) -> Start:
-    """Open and check what training starts from; the weights are read, and let go again.
+    """Open and check what training starts from; the weights are read, but not kept.
 
     Parameters
     ----------
-    compare_texts : also compare the texts of a given index, which may tokenise them.
+    compare_texts : also compare the texts of a given index, which may tokenise the collection.
     """
     source, settings = task.source, task.settings
     model = read_model(source)
     encoder = as_trained(model, settings)
     task.recipe.check(settings, task.data, encoder)
     settings.check_chunks(encoder.settings.chunks)
-    if task.given.index is not None:  # its texts are compared now: what is wrong must not become an input
+    if task.given.index is not None:  # a wrong index must not become an input of the experiment
         texts = partial(texts_digest, encoder, task.data.collection, task.stores) if compare_texts else None
         check_index(task.given.index, encoder, digest=encoder.digest("passage"), tokens=texts)
     base, load = partial(starting_encoder, source, settings), partial(own_encoder, source, settings)
@@ -102,7 +103,7 @@ def open_start(task: Task, *, compare_texts: bool) -> Start:
 
 
 def shown_stages(task: Task, encoder: BiEncoder, own: Own | None) -> list[Planned]:
-    """The stages of training, where someone sees its progress; a sample of the texts says how long they are."""
+    """The stages of training, with lengths of texts from a sample; empty if no progress is shown."""
     if not is_shown():
         return []
     work = task.recipe.plan(task.settings, task.data, encoder)
@@ -111,7 +112,7 @@ def shown_stages(task: Task, encoder: BiEncoder, own: Own | None) -> list[Planne
 
 
 def with_ranker(start: Start, task: Task) -> Start:
-    """What one seed starts from: where the recipe trains a ranker, that too, whose new head the seed draws."""
+    """What one seed starts from: with a ranker if the recipe takes one; the seed draws the ranker's new head."""
     if not task.recipe.facts.takes_ranker:
         return start
     ranker = starting_ranker(task.source, task.settings.ranker_overrides, seed=task.settings.seed)
@@ -131,8 +132,8 @@ def inputs_of(task: Task, encoder: BiEncoder) -> dict[str, str]:
 
 
 def role_jobs(task: Task, inputs: Mapping[str, str], roles: Sequence[str]) -> list[Job]:
-    """What each of these roles of an experiment is told."""
-    source = dataclasses.replace(task.source, allow_code=allowed_code())  # with that of copies that will be saved
+    """The job of each of these roles of an experiment, as its process is told."""
+    source = dataclasses.replace(task.source, allow_code=allowed_code())  # also that of copies that will be saved
     job = Job(
         task.recipe.name,
         role="",
@@ -150,7 +151,7 @@ def role_jobs(task: Task, inputs: Mapping[str, str], roles: Sequence[str]) -> li
 
 
 def be_role(task: Task, role: str) -> None:
-    """Be one role of an experiment, beside other processes, until there is nothing left to do."""
+    """Run one role of an experiment until nothing is left to do, while other processes run the other roles."""
     warn_if_emulated(task.settings.precision, task.source.device_here)
     inputs = with_ranker(open_start(task, compare_texts=True), task).inputs
     by_leader(keep_judgements, task.place, task.data)
@@ -158,7 +159,7 @@ def be_role(task: Task, role: str) -> None:
 
 
 def say_start(start: Start, experiment: Experiment, collection: Collection) -> None:
-    """Say what differs from an execution before and from the model as it came, and about how much lengths cut."""
+    """Say what differs from an earlier execution and from the model as it came, and estimate what lengths cut."""
     if not is_leader():
         return
     if rows := experiment.metrics.read():
@@ -171,7 +172,7 @@ def say_start(start: Start, experiment: Experiment, collection: Collection) -> N
 
 
 def say_what_differs(experiment: Experiment, device: str, processes: int | str) -> None:
-    """A line where an experiment goes on elsewhere than it began: its last bits may differ, and nothing else."""
+    """Say in a line if threads, processes or device changed; figures then agree, except for rounding."""
     where = {"threads": torch.get_num_threads(), "processes": processes, "device": device}
     changed = [f"{name} {then} before, {now} now" for name, (then, now) in experiment.begin(where).items()]
     if changed:

@@ -36,12 +36,12 @@ from hardneg.recipes.settings import Recipe
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.recipes.untrained import from_own
 
-LOOKED_AT = 512  # texts of a side, where a plan writes nothing
+LOOKED_AT = 512  # texts of a side that a plan looks at
 
 
-@group()  # joined by all before one begins to write
+@group()  # all processes join before one of them writes
 def train_seeds(task: Task) -> dict[str, Any]:
-    """The results of one experiment, or of several with a seed each, pooled; of a role: {}."""
+    """The results of one experiment, or the pooled results of one for each seed; {} if one role was run."""
     if task.role is not None:
         be_role(task, task.role)
         return {}
@@ -59,7 +59,7 @@ def train_seeds(task: Task) -> dict[str, Any]:
 
 
 def trainer_of(task: Task) -> Callable[[Task], dict[str, Any]]:
-    """What trains one experiment; what it starts from, which no seed changes, is opened once."""
+    """The function that trains one experiment; what all seeds start from is opened once."""
     if task.recipe.trains == "ranker":
         return train_ranker
     start = open_start(task, compare_texts=True)
@@ -148,15 +148,15 @@ def plan(
 ) -> dict[str, Any]:
     """Check everything that training needs, and say what it would do; nothing is trained.
 
-    All but one thing: the texts of an index are compared when they are tokenised, which may take long.
+    One check is left to training: the comparison of an index's texts, because tokenising them may take long.
 
     Parameters
     ----------
     estimate : also how long it would take here, and how much memory, timed on a sample.
     devices : the estimate is for so many devices like this one: 8; ``2x8`` for eight on each of two machines;
-        ``6+2`` for six that train and two that mine (``ance`` and ``ar2`` in their asynchronous modes); each with
-        ``@25`` behind it where a device sends 25 GB a second to another one.
-    options : and all others as :func:`prepare` describes them: what training takes.
+        ``6+2`` for six that train and two that mine (``ance`` and ``ar2`` in their asynchronous modes); ``@25``
+        after any of these says that a device sends 25 GB a second to another one.
+    options : the arguments of training, as :func:`prepare` describes them.
 
     Returns
     -------

@@ -83,7 +83,7 @@ def train_ranker(task: Task) -> dict[str, Any]:
 
 
 def shown_stages(task: Task, ranker: CrossEncoder) -> list[Planned]:
-    """The stages of training, where someone sees its progress."""
+    """The stages of training; empty if no progress is shown."""
     if not is_shown():
         return []
     work: RankerWork = task.recipe.plan(task.settings, task.data, ranker)
@@ -91,7 +91,7 @@ def shown_stages(task: Task, ranker: CrossEncoder) -> list[Planned]:
 
 
 def ranker_settings(task: Task) -> RankerTraining:
-    """The settings of a task, which are a ranker's."""
+    """The settings of a task that trains a ranker."""
     assert isinstance(task.settings, RankerTraining)
     return task.settings
 
@@ -113,7 +113,7 @@ def open_ranker_start(task: Task) -> tuple[CrossEncoder, dict[str, Any], dict[st
 
 
 def frozen_of(task: Task, cache: Path) -> FrozenModels | None:
-    """The frozen models beside a ranker."""
+    """The frozen models that training a ranker uses, to filter or to teach."""
     starting = partial(starting_encoder, task.source, task.settings)
     return frozen_models(task.settings, task.source, starting, task.data, cache)
 

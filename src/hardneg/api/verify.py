@@ -33,7 +33,7 @@ from hardneg.storage import artifacts
 from hardneg.storage.artifacts import MANIFEST, Manifest, check_files, digest_file, read_json, read_manifest
 from hardneg.storage.disk import TEMPORARY
 
-# What each kind promises beside its checksums.
+# The function that checks what an artefact of each kind promises in addition to its checksums.
 INVARIANTS: dict[str, Callable[[Path], Any]] = {
     COLLECTION: Collection.open,
     TOKENS: TokenStore.open,
@@ -153,7 +153,7 @@ def verifiable_at(place: Path) -> Iterator[Verifiable]:
 
 
 def verifiable_file(file: Path, *, alone: bool = True) -> Iterator[Verifiable]:
-    """Yield what a file is, by its name.
+    """Yield the check of a file, chosen by its name.
 
     ``alone``: the user names the file, so it must be a run if it is nothing else.
     """
@@ -176,7 +176,7 @@ def kind_of(folder: Path) -> str:
 
 
 def check_artifact(path: Path, digest: Digest) -> tuple[int, int]:
-    """Check every file of an artefact, and what its kind promises besides."""
+    """Check every file of an artefact, and what its kind promises in addition to checksums."""
     manifest = artifacts.verify(path, digest)
     INVARIANTS.get(manifest.kind, lambda path: None)(path)
     return extent(manifest)

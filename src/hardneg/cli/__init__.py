@@ -32,8 +32,8 @@ INTERRUPTED = 130  # typer's exit status for a KeyboardInterrupt
 QUIET = frozenset({"-q", "--quiet"})
 ANYWHERE = QUIET | {"--debug"}  # options that stand anywhere
 CODE = re.compile(r"(?<![A-Za-z_])([A-Z][A-Z_]+)(?=: )")  # of a fault
-POOL_BEFORE = "n_negatives"  # an option that took a pool once
-OPTION_ALONE = re.compile(r"--[a-z][\w-]*=")  # and nothing behind the =
+POOL_BEFORE = "n_negatives"  # an option that took a pool in earlier versions
+OPTION_ALONE = re.compile(r"--[a-z][\w-]*=")  # an option with nothing after the =
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")  # torch's words for it
 
 
@@ -80,9 +80,10 @@ def commands(app: typer.Typer) -> Callable[..., Any]:
 
 
 def without_value(words: Sequence[str]) -> str:
-    """The first option with an empty value, as of a variable of the shell that is not set; "": there is none.
+    """The first option with an empty value, such as an unset variable of the shell; "" if there is none.
 
-    Of a path, typer would take it for the present folder. A blank --query has a fault of its own.
+    Typer would take an empty path for the current folder. ``--query`` is left out, because a blank query has a
+    fault of its own.
     """
     flags = (flag for flag, value in pairwise([*words, "x"]) if value == "" and flag.startswith("--"))
     joined = (word[:-1] for word in words if OPTION_ALONE.fullmatch(word))
@@ -129,7 +130,7 @@ def usage_line(fault: Any) -> str:
 
 
 def wrong_value(fault: Any) -> str:
-    """The text on a value that is none of its option's kind, in the words used for settings; "": another fault."""
+    """The text on a value of the wrong type for its option, worded as for settings; "" for other faults."""
     cause, flags = fault.__cause__, getattr(getattr(fault, "param", None), "opts", None)
     if not flags or not hasattr(cause, "errors"):  # pydantic's, which is not loaded without need
         return ""

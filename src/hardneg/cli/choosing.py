@@ -58,7 +58,7 @@ def known_setting(recipe: str | None, name: str) -> str | None:
 
 
 def options_of(recipe: str) -> dict[str, str]:
-    """The options for what everyone sets, by the settings that they give a recipe."""
+    """The flag of the option for what everyone sets, by each setting that this option gives the recipe."""
     return {name: option.flag for option in USUAL for name in option.settings_of(recipe)}
 
 

@@ -21,5 +21,5 @@ def shows_colour(stream: TextIO) -> bool:
         return False
     try:
         return stream.isatty()
-    except (AttributeError, ValueError):  # replaced, or closed
+    except (AttributeError, ValueError):  # the stream was replaced or closed
         return False

@@ -19,7 +19,7 @@ COLOURS: dict[str, Style] = {"beats": "green", "loses to": "red"}
 
 
 def ending_text(results: Mapping[str, Any], out: Path, queries: int | None = None) -> str:
-    """The end of training, to read."""
+    """The text that ends a training, for people."""
     from hardneg.report.verdict import first_rows, split_of, verdict
 
     among = few_of_dev(results, None)
@@ -43,7 +43,7 @@ def has_negatives(out: Path) -> bool:
     try:
         place = pool_at(out)
         return place is None or len(load_pool(place).passage_rows) > 0
-    except HardnegError:  # a damaged pool is told by whoever needs it
+    except HardnegError:  # a damaged pool is reported where it is needed
         return True
 
 
@@ -65,7 +65,7 @@ def comparison_line(row: Mapping[str, Any], split: str) -> str:
 
 
 def kept_text(kept: Mapping[str, Any]) -> str:
-    """The state that was kept, with its value on dev; it is not the best one where the last is kept anyway."""
+    """The state that was kept, with its value on dev; with ``keep=last`` it need not be the best one."""
     role = "best state" if kept["dev"] >= max(kept["of"].values()) else "kept state"
     name = f"the last, step {kept['step']}" if kept["state"] == "last" else shown(kept["state"])
     before = "" if UNTRAINED not in kept["of"] else f", untrained {kept['of'][UNTRAINED]:.4f}"
@@ -104,7 +104,7 @@ def places(results: Mapping[str, Any], out: Path) -> str:
 def where(out: Path, *, best: bool = False) -> str:
     """What an experiment takes on the disk, and the commands that show more and free some of it.
 
-    ``best``: the best of several states was kept, each with its model until a better one came.
+    ``best``: the best of several states was kept, so the models of several states were stored.
     """
     from hardneg.api.clean import bytes_below, freeable_bytes
 

@@ -24,7 +24,7 @@ class Command(TyperCommand):
     """A command whose help has its options in groups."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """The words after the command's name: typer's own put brackets and braces around ours."""
+        """The words after the command's name, without the brackets and braces that typer puts around them."""
         arguments = (one for one in self.get_params(ctx) if one.param_type_name == "argument")
         return ["[OPTIONS]", *(str(one.metavar) for one in arguments)]
 

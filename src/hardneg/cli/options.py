@@ -214,7 +214,7 @@ class Machine:
         limit_memory(self.max_ram, self.max_vram)
 
     def tune(self) -> None:
-        """Do what a command that computes does before: threads, what makes the CPU fast, limits of memory."""
+        """Prepare for computing: set threads, what makes the CPU fast, and the limits of memory."""
         from hardneg.process import cpu
 
         cpu.tune(self.threads)

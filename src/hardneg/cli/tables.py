@@ -18,7 +18,7 @@ from hardneg.shown import counted, decimals
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Columns aligned by width: the first to the left, numbers to the right, a last one of texts to the left."""
+    """A table of aligned columns: the first, and a last one without heading, to the left; others to the right."""
     cells = [[str(header) for header in headers], *[[cell(value) for value in row] for row in rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(headers))]
     last = len(headers) - 1
@@ -45,7 +45,7 @@ def p_value(p: float) -> str:
 
 
 def facts_table(facts: Mapping[str, Any]) -> str:
-    """Names and values; the counts of a table within stand as ``table.count``."""
+    """Names and values, a line each; the values of an inner table are named ``table.name``."""
     flat: dict[str, str] = {}
     for name, value in facts.items():
         inner = value.items() if isinstance(value, Mapping) else [("", value)]
@@ -55,14 +55,14 @@ def facts_table(facts: Mapping[str, Any]) -> str:
 
 
 def one_line(value: Any) -> str:
-    """A value of a fact; a table within a table in a row."""
+    """The value of a fact on one line, also if it is a table."""
     if isinstance(value, Mapping):
         return ", ".join(f"{cell(inner)} {name}" for name, inner in value.items())
     return cell(value)
 
 
 def evaluation_table(result: Mapping[str, Any]) -> str:
-    """Measures, and the counts that say over what."""
+    """Measures, and the numbers of queries behind them."""
     rows = [(name, value) for name, value in result["measures"].items()]
     counts = counted(result["queries"], "query")
     if result["missing"]:
@@ -178,7 +178,7 @@ def pooled_table(results: Mapping[str, Any], out: Path) -> str:
 
 
 def pooled_values(values: Mapping[str, Any]) -> dict[str, str]:
-    """Means and deviations as text, beside what has none."""
+    """Means and deviations as text; values that are texts stay."""
     return {
         name: value if isinstance(value, str) else f"{value['mean']:.4f} ±{value['std']:.4f}"
         for name, value in values.items()
@@ -189,7 +189,7 @@ def pooled_values(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def settings_text(plan: Mapping[str, Any]) -> str:
-    """Settings as TOML, ready for ``--config``; what they amount to stands in comments."""
+    """Settings as TOML, ready for ``--config``; the plan's episodes and facts follow as comments."""
     settings = plan["settings"]
     lines = [f"{name} = {toml(value)}" for name, value in settings.items() if value is not None]
     if left := [name for name, value in settings.items() if value is None]:
@@ -255,7 +255,7 @@ def passage_line(mark: Any, passage: Mapping[str, Any], width: int = 110) -> str
 
 
 def plain(text: str) -> str:
-    """A foreign text on one line, without what a terminal would obey."""
+    """A foreign text on one line, without characters that control a terminal."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 

@@ -45,7 +45,7 @@ from hardneg.recipes.usual import USUAL, UsualOption
 
 EXAMPLE = example(*ANCE_TELE.example)  # shown where no recipe is named
 AFTER = {"preset": "usual", "judgements": "own", "prompts": "model"}  # other options follow these in the help
-OURS = ("recipe", "values", "arguments", "usual", "beside")  # what the command gives itself
+OURS = ("recipe", "values", "arguments", "usual", "beside")  # parameters whose values come from the command itself
 NEEDED = ("data", "model", "out")  # on the command line, or in the file of --config
 SPLITS = ("train", "dev", "test")
 CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
@@ -99,9 +99,9 @@ def command_of(facts: RecipeFacts) -> Callable[..., None]:
 
 
 def flags_of(parameters: Iterable[Any], recipe: str) -> dict[str, str]:
-    """How each of the parameters of a recipe's command is typed, by its name as a settings file would have it.
+    """How each parameter of a recipe's command is typed, by the name that a settings file would have for it.
 
-    Options for what everyone sets are left out where the recipe has no setting for them.
+    An option for what everyone sets is left out if the recipe has no setting for it.
     """
     absent = {option.name for option in USUAL if not option.settings_of(recipe)}
     flags = [one.opts[0] for one in parameters if one.name not in absent]
@@ -109,7 +109,7 @@ def flags_of(parameters: Iterable[Any], recipe: str) -> dict[str, str]:
 
 
 def with_config(given: dict[str, Any]) -> dict[str, Any]:
-    """The options, with what the file of ``--config`` names beside settings; an option wins over the file."""
+    """The options, completed by what the file of ``--config`` names besides settings; options win over it."""
     from hardneg.config import split_config
 
     named: dict[str, Any] = {} if given["config"] is None else split_config(given["config"])[0]

@@ -40,7 +40,7 @@ def follow(experiment: str | Path, *, wait: bool = True, poll: float = 1.0) -> I
     last: dict[str, tuple[int, int]] = {}  # model -> (episode, step) of its last row
     with closing(Tail(layout.metrics)) as tail:
         while True:
-            finished = layout.results.is_file()  # looked at before the rows are read: none comes later
+            finished = layout.results.is_file()  # looked at before the rows are read, so that no row is missed
             for line in tail.read():
                 row = json.loads(line)
                 model, now = row["model"], (row["episode"], row["step"])

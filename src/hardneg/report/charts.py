@@ -1,4 +1,4 @@
-"""Charts of a report: one function from the table of a figure to its chart, of shapes that figures share."""
+"""Charts of a report: for each figure a function from its table to its chart, made of shared shapes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hardneg.report.shapes import (
 )
 from hardneg.report.table import Table
 
-ROOM = 0.012  # of a picture's width, for a letter of an episode's name
+ROOM = 0.012  # share of a picture's width that a letter of an episode's name takes
 MAP_WIDTH = 290  # of one state's map
 
 # ---------------------------------------------------------------- curves
@@ -111,7 +111,7 @@ def results_chart(table: Table) -> Chart:
 
 
 def reranking_chart(table: Table) -> Chart:
-    """The deciding measure before and after re-ranking, and at best, by split."""
+    """The deciding measure before re-ranking, after it, and in the best possible order, by split."""
     first = table.where(measure=table.column("measure")[0])
     given = [name for name in ("as it is given", "re-ranked", "best possible") if None not in first.column(name)]
     return grouped(first, y="split", x=given, title=table.column("measure")[0], form=".3f")
@@ -305,7 +305,7 @@ def map_chart(table: Table) -> Chart:
 
 
 def space_chart(table: Table) -> Chart:
-    """Alignment against uniformity, a step for each state: both are best when small."""
+    """Alignment against uniformity, a point for each state; both are better when smaller."""
     alt = altair()
     base = alt.Chart(data_of(table)).encode(
         x=alt.X("uniformity:Q", scale=alt.Scale(zero=False)), y=alt.Y("alignment:Q", scale=alt.Scale(zero=False))
@@ -341,7 +341,7 @@ def timeline_chart(table: Table) -> Chart:
 
 
 def gap_chart(table: Table) -> Chart:
-    """Steps between the model that mined and the step that uses."""
+    """Steps between the model that mined the negatives and the step that uses them."""
     return lines(table, x="step", y="gap", title="steps since the model that mined")
 
 

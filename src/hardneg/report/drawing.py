@@ -11,7 +11,7 @@ from hardneg.report.opened import FAULTS, line_of
 from hardneg.report.shapes import Chart, trusted
 from hardneg.report.table import NotMeant, NotRecorded, Table
 
-NUMBERS = (ValueError, KeyError, TypeError, IndexError, ZeroDivisionError)  # what a chart of strange ones raises
+NUMBERS = (ValueError, KeyError, TypeError, IndexError, ZeroDivisionError)  # faults of a chart of damaged numbers
 
 
 class Source(Protocol):
@@ -45,7 +45,7 @@ class Drawn:
     figure: Figure[Any]
     table: Table | None
     missing: str = ""
-    meant: bool = True  # False: it is a figure of other experiments
+    meant: bool = True  # False: the figure is for other kinds of experiments
 
     def chart(self) -> Any:
         """The chart of the table; None if the figure has none."""

@@ -26,7 +26,7 @@ from hardneg.report.table import NotRecorded
 
 MOST_QUERIES = 2000
 BYTES = 4_500_000  # of the explorer's data; the page stays well below 10 MB
-SHARES = {"forgotten": 0.3, "suspected": 0.3}  # of all queries, where there are so many; random ones fill up
+SHARES = {"forgotten": 0.3, "suspected": 0.3}  # the most of all queries; random ones fill up the rest
 NEGATIVES, HITS = 12, 10  # of a query
 LONGEST_TEXT = 500  # characters of a passage or query
 SEED = 0
@@ -69,8 +69,8 @@ def explorer_data(opened: Opened, suspected: Sequence[int] = ()) -> dict[str, An
     -------
     ``states``: names by split; ``passages``: id, title and text of each; ``queries``: ``id``, ``text``, ``split``,
     ``tags``, ``moves`` (the rank of the best positive by state, 0: not found), ``positives`` and ``negatives``. A
-    positive is its place among ``passages`` and its ranks by state; a negative also has its source, episode, rank
-    and score when it was mined.
+    positive is a list of its place among ``passages`` and its ranks by state; a negative also has its source,
+    episode, rank and score when it was mined.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def explorer_data(opened: Opened, suspected: Sequence[int] = ()) -> dict[str, An
 
 
 def size_of(part: Any) -> int:
-    """The bytes that a part of the data takes on the page, where three marks are written by their code."""
+    """The bytes that a part of the data takes on the page, which writes ``<``, ``>`` and ``&`` as codes."""
     written = json.dumps(part, separators=(",", ":"))
     return len(written) + 5 * sum(written.count(mark) for mark in "<>&")
 
@@ -223,7 +223,7 @@ class _Maker:
         """Place, source, episode, rank and score when mined, and ranks by state of each negative."""
         found: dict[int, list[Any]] = {}
         most = NEGATIVES + len(positives)
-        for _, pool, at in reversed(self.pools):  # the last pool says what training ended with
+        for _, pool, at in reversed(self.pools):  # the last pool comes first: training ended with it
             left = 2 * (most - len(found))  # a passage may stand twice in a pool
             for entry in entries_of(pool, at[row], left) if row in at and left > 0 else []:
                 source = f"momentum, {entry.source}" if entry.momentum else entry.source

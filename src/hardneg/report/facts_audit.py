@@ -40,7 +40,7 @@ def audited_table(opened: Opened) -> Table:
 
 
 def sampled_sentence(opened: Opened) -> str:
-    """What a page says where only some queries were audited; "" where all were, or none."""
+    """The sentence that says on a page that only some queries were audited; "" if all were, or none."""
     found = opened.kept.get(AUDIT, {})
     if not found or found["queries"] == found["of_queries"]:
         return ""
@@ -51,7 +51,7 @@ def sampled_sentence(opened: Opened) -> str:
 
 
 def signals_table(opened: Opened) -> Table:
-    """For each signal the pairs and queries that it fires for."""
+    """The number of pairs and queries for which each signal fires."""
     return Table.of(
         {name: one[name] for name in ("signal", "threshold", "pairs", "queries", "meaning")}
         for one in found_by(opened)["signals"]
@@ -83,7 +83,7 @@ def suspects_table(opened: Opened) -> Table:
 
 
 def suspects_of(opened: Opened) -> list[Mapping[str, Any]]:
-    """The most suspected pairs with their texts; none where no audit was made."""
+    """The most suspected pairs with their texts; empty if no audit was made."""
     return list(opened.kept[AUDIT]["suspects"][:LABELLED]) if AUDIT in opened.kept else []
 
 

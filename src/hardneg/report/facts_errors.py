@@ -45,7 +45,10 @@ def _errors(opened: Opened) -> dict[tuple[str, str], Mapping[str, Any]]:
 
 
 def errors_table(opened: Opened) -> Table:
-    """Irrelevant passages above a relevant one, the mean of a query: all of them, and the first 200."""
+    """The mean errors of a query: all, and at most k of each positive.
+
+    An error of a positive is an irrelevant passage that scores higher.
+    """
     return Table.of(
         {
             "split": split,
@@ -59,7 +62,7 @@ def errors_table(opened: Opened) -> Table:
 
 
 def errors_distribution_table(opened: Opened) -> Table:
-    """Shares of queries and of all errors by decades of a query's errors, before training and at the end."""
+    """Shares of queries and of errors by a query's number of errors (in decades), before and after training."""
     found = _errors(opened)
     split = next(iter(found))[0]
     names = [name for of, name in found if of == split and name != UNTRAINED]
@@ -92,7 +95,7 @@ def errors_by_query(opened: Opened, split: str) -> dict[str, PairwiseErrors]:
             one = opened.told(lambda place=place: load_errors(place), None)  # type: ignore[misc]
             if one is not None:
                 found[state.name] = one
-    if LAST in found:  # the final state is one of those before
+    if LAST in found:  # the final state is a copy of an earlier one
         found.pop(FINAL, None)
     return found
 
@@ -121,9 +124,9 @@ def errors_tests_table(opened: Opened) -> Table:
 
 
 def training_errors_table(opened: Opened) -> Table:
-    """The errors of the training queries in the lists that each state mined, of the first K of each positive.
+    """The errors of training queries in the lists that each state mined from, at most K of each positive.
 
-    K is the same for all states: that of the state with the shortest list.
+    K is the same for all states; the state with the shortest list decides it.
     """
     found = training_hits(opened)
     if not found:

@@ -1,4 +1,4 @@
-"""Tables of forgetting: how many training queries training forgot, which, and how ten of them went."""
+"""Tables of forgetting: how many training queries were forgotten, which ones, and the ranks of ten of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SEED = 0
 
 
 def ranks_of(opened: Opened) -> tuple[Any, dict[str, Float64]]:
-    """The training queries and their reciprocal ranks by state; raises where two states are not there."""
+    """The training queries and their reciprocal ranks by state; raises if there are fewer than two states."""
     if opened.results.get("examined") == "judged":
         what = "States were searched for dev and test alone (examine = judged), so forgetting is not known."
         raise NotRecorded(what)
@@ -85,7 +85,7 @@ def forgotten_table(opened: Opened) -> Table:
 
 
 def rank_of(reciprocal: float) -> int | None:
-    """The rank that a reciprocal rank stands for; None below the depth."""
+    """The rank that a reciprocal rank stands for; None for 0, when no positive was found."""
     return round(1 / float(reciprocal)) if reciprocal > 0 else None
 
 

@@ -22,7 +22,7 @@ FIRST, POOL = "BM25", " pool"
 
 
 def lists_or_none(opened: Opened, name: str) -> dict[str, RowLists]:
-    """The candidates of each episode; none where they are not known."""
+    """The candidates of each episode; empty if they are not known."""
     try:
         return mined_lists(opened, name)
     except NotRecorded:
@@ -32,15 +32,15 @@ def lists_or_none(opened: Opened, name: str) -> dict[str, RowLists]:
 def composition_table(opened: Opened) -> Table:
     """The mined candidates of each episode by the list in which their query met them first.
 
-    Where BM25's lists were kept of some training queries alone, it is the composition of these.
+    If BM25's lists were kept for only some training queries, only these are counted.
     """
     return Table.of(row for row in composed(opened) if row["list"] != FIRST and not row["list"].endswith(POOL))
 
 
 def pools_table(opened: Opened) -> Table:
-    """The training negatives of each episode by first encounter.
+    """The training negatives of each episode by the list in which their query met them first.
 
-    Without the candidates of all episodes it is by the source that drew them first, as far as the pools tell.
+    If the candidates of an episode are not known, it is by the source that drew a negative into a pool first.
     """
     if not opened.pools:
         raise NotRecorded(
@@ -64,7 +64,7 @@ def composed(opened: Opened) -> list[dict[str, Any]]:
 
 
 def encountered(opened: Opened) -> dict[str, RowLists]:
-    """BM25's lists, and each episode's candidates and pool, of the queries of which BM25's lists were kept."""
+    """BM25's lists and each episode's candidates and pool; if BM25's lists were kept, only for their queries."""
     query, lookahead, first = mined_lists(opened), lists_or_none(opened, "lookahead"), bm25_lists(opened)
     lists = {} if first is None else {FIRST: first}
     for name, found in query.items():
@@ -115,7 +115,7 @@ def new_table(opened: Opened) -> Table:
 
 
 def swing_table(opened: Opened) -> Table:
-    """Candidates that leave and return, by class; and entries of pools that do, apart from these."""
+    """Candidates that leave and return, by class; entries of pools that do so have rows of their own."""
     query = mined_lists(opened)
     if len(query) < FEWEST_FOR_SWING:
         raise NotRecorded("Swing needs three episodes or more: in, out, and in again.")
@@ -138,7 +138,7 @@ def swung(opened: Opened) -> Swing:
 
 
 def swing_cases_table(opened: Opened) -> Table:
-    """Passages that swing, of the queries that show it best, with texts and their places by episode."""
+    """Passages that swing, with texts and places by episode, of the queries that show swing best."""
     query = mined_lists(opened)
     if len(query) < FEWEST_FOR_SWING:
         raise NotRecorded("Swing needs three episodes or more: in, out, and in again.")
@@ -174,7 +174,7 @@ def informative_table(opened: Opened) -> Table:
 
 
 def kept_shares(opened: Opened) -> dict[str, float]:
-    """The share of each state's training negatives that are still near, as it stands beside its runs."""
+    """The share of each state's training negatives that are still near, as it is stored with its runs."""
     found: dict[str, float] = {}
     for state in opened.trained_states:
         place = informative_of(opened.layout / str(state.runs))

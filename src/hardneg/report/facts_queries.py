@@ -67,9 +67,10 @@ def change_of(opened: Opened) -> Change:
 
 
 def breakdown_table(opened: Opened) -> Table:
-    """The mean change by length of the query, lexical overlap with the positive, number of positives, and part.
+    """The mean change by query length, word overlap with the positives, number of positives, and part.
 
-    The part of the collection is what the ids of a query's first positive, or its own id, begin with.
+    The part of the collection is how the id of a query's first positive begins; the part of the queries is how the
+    query's own id begins.
     """
     change = change_of(opened)
     collection = opened.data_here.collection
@@ -147,12 +148,12 @@ def moved_of(opened: Opened) -> tuple[list[Moved], list[Moved]]:
 
 
 def best_table(opened: Opened) -> Table:
-    """The 20 queries that became most better, with texts and ranks."""
+    """The 20 queries that improved most, with texts and ranks."""
     return _moved_table(opened, moved_of(opened)[0])
 
 
 def worst_table(opened: Opened) -> Table:
-    """The 20 queries that became most worse, with texts and ranks."""
+    """The 20 queries that lost most, with texts and ranks."""
     return _moved_table(opened, moved_of(opened)[1])
 
 

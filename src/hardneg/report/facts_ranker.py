@@ -1,6 +1,6 @@
 """Tables of a retriever and a ranker that train each other (AR2): their measures, entropy, losses, disagreement.
 
-Figures of other experiments are none: they raise :class:`NotMeant`.
+For experiments of another recipe, these functions raise :class:`NotMeant`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hardneg.report.table import NotMeant, NotRecorded, Table
 from hardneg.storage.artifacts import is_published, read_manifest
 
 RECIPE = "ar2"
-FIRST_RANKER, LAST_RANKER = "first-ranker", "ranker"  # behind the names of the states that they re-rank
+FIRST_RANKER, LAST_RANKER = "first-ranker", "ranker"  # stand after the name of the state whose hits they re-rank
 SERIES = (
     "the retriever",
     "the ranker on the retriever's hits then",
@@ -31,7 +31,7 @@ PARTS = ("adversarial", "distillation", "entropy")
 
 
 def states_of(opened: Opened) -> dict[str, dict[str, Any]]:
-    """The measures of all states by split and name; raises where no two models train each other."""
+    """The measures of all states by split and name; raises for an experiment of another recipe."""
     if opened.settings.get("recipe") != RECIPE:
         raise NotMeant("One model was trained, so there are no two to compare.")
     return means_of(opened)
@@ -118,7 +118,7 @@ def entropy_table(opened: Opened) -> Table:
 
 
 def _kept_entropies(opened: Opened) -> dict[str, dict[str, float]]:
-    """What stands beside the runs of the states, by split and state."""
+    """The entropies that are stored with the runs of the states, by split and state."""
     found: dict[str, dict[str, float]] = {}
     for state in opened.states:
         place = None if state.runs is None or state.of is not None else sharpness_of(opened.layout / state.runs)
@@ -132,7 +132,7 @@ def _kept_entropies(opened: Opened) -> dict[str, dict[str, float]]:
 
 
 def parts_table(opened: Opened) -> Table:
-    """What the retriever's loss is mixed of, before it is weighed, and the entropy of a step's lists."""
+    """The parts of the retriever's loss before they are weighted, and the entropy of a step's lists, by step."""
     states_of(opened)
     rows = [
         (row["step"], part, row[part]) for row in opened.metrics for part in PARTS if row.get(part) is not None
@@ -144,7 +144,7 @@ def parts_table(opened: Opened) -> Table:
 
 
 def ranker_loss_table(opened: Opened) -> Table:
-    """The ranker's loss by step, when it was warmed up and in its turns."""
+    """The ranker's loss by step, in its warm-up and in its turns with the retriever."""
     states_of(opened)
     rows: list[tuple[Any, ...]] = []
     for episode, said in ((0, "warm-up"), (1, "turns with the retriever")):
@@ -161,7 +161,7 @@ def ranker_loss_table(opened: Opened) -> Table:
 
 
 def disagreement_table(opened: Opened) -> Table:
-    """How much each ranker turns the order of a retriever's hits round, and for how many queries that helps."""
+    """How much each ranker changes the order of a retriever's hits, and for how many queries that helps."""
     states_of(opened)
     given = opened.settings.get("result_settings", {}).get("rerank_depth")
     depth = min(given, DEPTH) if isinstance(given, int) else DEPTH  # what lies deeper keeps its order
@@ -188,7 +188,7 @@ def disagreement_table(opened: Opened) -> Table:
 
 
 def _who_is_right(opened: Opened, split: str, retriever: str, ranker: str) -> dict[str, Any]:
-    """The shares of queries for which either is better by the deciding measure; None without the collection."""
+    """The shares of queries for which the ranker, or the retriever, is better; None without the collection."""
     found = evaluations(opened)
     one, other = (found.get(name, {}).get(split) for name in (retriever, ranker))
     if one is None or other is None or not np.array_equal(one.query_rows, other.query_rows):

@@ -91,7 +91,7 @@ def reranking_table(opened: Opened) -> Table:
 
 
 def curve_of(opened: Opened) -> LearningCurve:
-    """The loss of every step; the steps of an episode that its model was not made of are left out."""
+    """The loss of every step; steps of an episode after the one that gave its model are left out."""
     if not opened.metrics:
         raise NotRecorded("No step was logged yet.")
     ends = {one.episode: one.step for one in opened.states if one.kind == "episode" and one.episode and one.step}
@@ -99,7 +99,7 @@ def curve_of(opened: Opened) -> LearningCurve:
 
 
 def loss_table(opened: Opened) -> Table:
-    """The loss by step: ``step`` counted on over the episodes, ``episode``, ``loss`` and its moving mean."""
+    """The loss by step: ``step`` (counted over all episodes), ``episode``, ``loss`` and its moving mean."""
     curve = curve_of(opened)
     rows: list[tuple[Any, ...]] = []
     width = max(curve.borders[-1] // 40, 1)
@@ -115,7 +115,7 @@ def loss_table(opened: Opened) -> Table:
 
 
 def measured_table(opened: Opened) -> Table:
-    """The deciding measure of every state by step, on dev (test without dev); BM25 stands at every step."""
+    """The deciding measure of every state by step, on dev (test without dev); each row also has BM25's value."""
     means = means_of(opened)
     split = "dev" if "dev" in means else "test"
     states = means.get(split, {})
@@ -151,7 +151,7 @@ def begins_of(opened: Opened) -> dict[int, int]:
 
 
 def _on_the_way(opened: Opened) -> list[StateRecord]:
-    """The states that a learning curve has, each once, without those that an index retrieves."""
+    """The states of a learning curve, each once; those searched over an index or re-ranked are left out."""
     names = {one.name for one in opened.states}
     hidden = {BM25} | ({UNTRAINED} if STARTED in names else set()) | ({FINAL} if LAST in names else set())
     return [one for one in opened.states if one.name not in hidden and one.of is None]
@@ -183,7 +183,7 @@ def cost_table(opened: Opened) -> Table:
 
 
 def cost_summary_table(opened: Opened) -> Table:
-    """The cost of the whole as the papers' tables give it: one row."""
+    """The cost of the whole experiment in the terms of the papers' tables: one row."""
     if not opened.timing:
         raise NotRecorded("No stage was timed yet.")
     found = cost_summary(opened.timing)

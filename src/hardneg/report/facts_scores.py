@@ -63,7 +63,7 @@ def _norms(opened: Opened, names: Mapping[str, str], otherwise: str) -> Table:
 def profile_table(opened: Opened) -> Table:
     """Quantiles over training queries of the scores of their first hits, each minus its query's hundredth.
 
-    The mean score over the corpus, which ANCE's Figure 3 takes for zero, needs the vectors of the queries.
+    ANCE's Figure 3 subtracts the mean score over the corpus instead, which needs the vectors of the queries.
     """
     rows: list[dict[str, Any]] = []
     for state in opened.trained_states:
@@ -86,7 +86,7 @@ def profile_table(opened: Opened) -> Table:
 
 
 def overlap_table(opened: Opened) -> Table:
-    """The share of the first irrelevant hits of test queries that training had as negatives of any query."""
+    """The share of the first irrelevant hits of dev and test queries that were negatives in training."""
     judged = opened.data_here.judged
     rows: list[dict[str, Any]] = []
     for state in opened.trained_states:

@@ -26,14 +26,14 @@ from hardneg.report.table import NotMeant, NotRecorded, Table
 from hardneg.storage.artifacts import is_published, read_manifest
 
 LONGEST = 400  # bars, and points of a line
-WINDOWS = 40  # of a moving mean, one after the other
+WINDOWS = 40  # steps are divided by this for the window of a moving mean
 INSIDE = ("begin",)
 BY_STEP = ("step", "RR@10", "mean RR@10", "errors", "mean errors")
 SAMPLED, SEED = 1_000, 0  # queries whose negatives are looked up in lists
 
 
 def timeline_table(opened: Opened) -> Table:
-    """When each stage ran, in seconds from the first: the longest ones."""
+    """When each stage ran, in seconds from the beginning; only the longest stages."""
     known = [row for row in opened.timing if "begun" in row and row["stage"] not in INSIDE]
     if not known:
         raise NotRecorded("When stages ran was not recorded.")
@@ -74,8 +74,8 @@ def gap_table(opened: Opened) -> Table:
 def overlap_by_step_table(opened: Opened) -> Table:
     """The share of training negatives that their queries retrieve, by step (STAR, Figure 4a).
 
-    A recipe that retrieves at every step notes it there. Of another one, the negatives of each pool are looked up
-    in the lists of the states in which training on them began and ended.
+    A recipe that retrieves at every step logs the share. For other recipes, the negatives of each pool are looked
+    up in the lists of two states: those in which training on the pool began and ended.
     """
     rows = [(row["step"], row["overlap"]) for row in opened.metrics if row.get("overlap") is not None]
     if rows:
@@ -119,7 +119,7 @@ def step_of(state: StateRecord, begins: Mapping[int, int]) -> int:
 
 
 def retrieved_share(opened: Opened, pool: NegativePool, state: StateRecord) -> float:
-    """The mean over sampled queries of the share of their negatives that stand in their list at mining depth.
+    """The share of a query's negatives that are in its list at mining depth, mean over sampled queries.
 
     NaN if no sampled query has a negative. Positives do not count in the list.
     """
@@ -138,8 +138,9 @@ def retrieved_share(opened: Opened, pool: NegativePool, state: StateRecord) -> f
 def ranking_by_step_table(opened: Opened) -> Table:
     """How training queries rank their positives, by step (STAR, Figure 4b).
 
-    A recipe that retrieves at every step notes it of the step's queries, before the step; moving means stand
-    beside. Of another one, all training queries count in each state that searched them.
+    A recipe that retrieves at every step logs the ranks of the step's queries before the step; further columns
+    have moving means. For other recipes, there is a row for each state that searched the training queries, with
+    the means over all of them.
     """
     rows = [row for row in opened.metrics if row.get("train_rr_10") is not None]
     if not rows:
@@ -152,7 +153,7 @@ def ranking_by_step_table(opened: Opened) -> Table:
 
 
 def _ranking_by_state(opened: Opened) -> Table:
-    """Mean RR@10 and errors of all training queries in each state; their K is that of the shortest list."""
+    """Mean RR@10 and errors of all training queries in each state; the shortest list decides K."""
     _searched(opened)
     hits, begins = training_hits(opened), begins_of(opened)
     k = min(map(most_errors, hits.values()))

@@ -91,7 +91,7 @@ def profile_table(opened: Opened) -> Table:
 
 
 def map_table(opened: Opened) -> Table:
-    """A map (t-SNE) of sampled queries, positives and hardest negatives, each state's own."""
+    """Maps (t-SNE) of sampled queries, positives and hardest negatives, one for each state."""
     found = samples(opened)
     names = list(found)
     if len(names) > MAPPED_STATES:

@@ -21,10 +21,10 @@ SEED, PERMUTATIONS = 0, 100_000  # of tests
 
 
 def in_batch(opened: Opened) -> Beside | None:
-    """The test against the in-batch state of an experiment, by the measure of the verdict; None: it has none.
+    """The test of the final model against the in-batch state, by the verdict's measure; None without the state.
 
-    The state is one of the experiment itself, or the model that it starts from, if an experiment with in-batch
-    negatives alone made that.
+    The in-batch state is a state of the experiment itself. It may also be the model that the experiment starts
+    from, if an experiment with in-batch negatives alone trained that model.
     """
     rows = opened.results.get("comparisons")
     if not rows:
@@ -75,7 +75,8 @@ def in_batch_episodes(recipe: str, settings: Mapping[str, Any]) -> set[int]:
 def started_in_batch(opened: Opened) -> bool:
     """Whether an experiment with in-batch negatives alone made the model that this one starts from.
 
-    It is asked where that model lies, if it lies in the folder of its experiment still, and is the same.
+    The settings of that experiment answer this, if the model still lies in its folder and has not changed;
+    otherwise the answer is no.
     """
     place = opened.settings.get(BASE, {}).get("model")
     if not isinstance(place, str) or not is_published(model := Path(place), "model"):

@@ -39,7 +39,7 @@ class RowLists:
         return RowLists(self.query_rows, offsets_of(lengths), self.passage_rows[place < depth])
 
     def of_queries(self, query_rows: Int32) -> RowLists:
-        """The lists of these queries alone, in their order, as far as they are there."""
+        """The lists of these queries, in their order; queries without a list are left out."""
         if np.array_equal(self.query_rows, query_rows):
             return self
         found, _ = matches(self.query_rows, query_rows)
@@ -55,7 +55,7 @@ def mined(opened: Opened) -> list[tuple[str, StateRecord]]:
 
 
 def mined_pool(opened: Opened, state: StateRecord) -> str:
-    """The name of the pool that was mined from the lists of a state, also where that is gone; else the state's."""
+    """The name of the pool that was mined from a state's lists, even if it is gone; else the state's name."""
     layout, runs = opened.layout, str(state.runs)
     number, version = Layout.episode_within(runs), Layout.version_within(runs)
     if number is None:
@@ -87,7 +87,7 @@ def mined_lists(opened: Opened, name: str = "query") -> dict[str, RowLists]:
 
 
 def bm25_lists(opened: Opened) -> RowLists | None:
-    """The candidates that BM25 gives training queries, or a sample of these; None where they were not kept."""
+    """The candidates that BM25 gives training queries, or a sample of these; None if they were not kept."""
     place = run_of(opened.layout.runs_of(BM25), "query")
     if BM25 not in opened.kept and opened.data is not None and is_published(place):
         run = opened.told(lambda: load_run(place), None)
@@ -102,11 +102,11 @@ def rows_of_pool(pool: NegativePool) -> RowLists:
 
 
 def without_positives(opened: Opened, run: Run, query_rows: Int32 | None = None) -> RowLists:
-    """A run at mining depth without the positives of its queries, and without passages of the same texts.
+    """A run at mining depth without the positives of its queries and without copies of their texts.
 
     Parameters
     ----------
-    query_rows : of these training queries alone; None: of all.
+    query_rows : the training queries whose lists are kept; None: all.
     """
     data = opened.data_here
     depth = int(opened.settings.get("result_settings", {}).get("depth") or DEPTH)
@@ -131,9 +131,10 @@ def without_positives(opened: Opened, run: Run, query_rows: Int32 | None = None)
 
 
 def _kept(run: Run, positives: Positives, start: int, stop: int, keys: UInt64, depth: int) -> NDArray[np.bool_]:
-    """Which entries of some lists, of which list i is of query i, are candidates: no positives, not too deep.
+    """The mask of the entries of some lists that are candidates: not positives, and not too deep.
 
-    Most queries have one positive, which is compared at once; the others take a slower way.
+    List i belongs to query i. Queries with one positive, as most have, are compared all at once; others take a
+    slower way.
     """
     offsets = run.offsets[start : stop + 1] - run.offsets[start]
     lengths, rows = spans(offsets), run.passage_rows[run.offsets[start] : run.offsets[stop]]
@@ -152,7 +153,7 @@ def _kept(run: Run, positives: Positives, start: int, stop: int, keys: UInt64, d
 
 
 def part_of(run: Run, query_rows: Int32) -> Run:
-    """The lists of these queries, as far as the run has them."""
+    """The lists of these queries that the run has."""
     found, _ = matches(run.query_rows, query_rows)
     index, offsets = take_spans(run.offsets, found)
     return Run(

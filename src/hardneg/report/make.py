@@ -111,7 +111,7 @@ class Report:
 
     @property
     def _blocks(self) -> dict[str, str]:
-        """HTML beside the figures, by section: the explorer, and the suspects to label."""
+        """HTML in addition to the figures, by section: the explorer, and the suspects to label."""
         found, suspects = self.explorer, suspects_of(self.opened)
         blocks = {"Queries": explorer_html(len(found["queries"]))} if found else {}
         if suspects:
@@ -148,7 +148,7 @@ class Comparison:
 
     @cached_property
     def verdict(self) -> Verdict:
-        """Which experiment does best, and how sure that is; over seeds, how they do together."""
+        """Which experiment does best, and how sure that is; over seeds, their pooled results."""
         if not self.pooled:
             return verdict_of(self.several)
         return verdict(self.pooled, dev_passages=self.several.experiments[0].dev_passages)
@@ -192,7 +192,7 @@ class Comparison:
 
 
 def figure_of(drawn: Sequence[Drawn], name: str) -> tuple[Any, Any]:
-    """The chart and the numbers of the figure that is called so; see :meth:`Report.figure`."""
+    """The chart and the numbers of the figure with this name; see :meth:`Report.figure`."""
     found = {one.figure.name: one for one in drawn}
     if name not in found:
         raise SettingsError("BAD_SETTING", f"there is no figure '{name:.60}'", nearest(name, tuple(found)))
@@ -262,7 +262,7 @@ def write_comparison(report: Comparison, path: Path) -> None:
 
 
 def about(opened: Opened) -> list[str]:
-    """What kind of experiment it is, of which collection, and where it lies."""
+    """The recipe, the progress, the sizes of the data and the folder of an experiment."""
     recipe = opened.settings.get("recipe", "experiment")
     told = [recipe, "finished" if opened.finished else "being executed" if opened.executed_by else "not finished"]
     if (data := opened.data) is not None:

@@ -1,4 +1,4 @@
-"""What the runs in an experiment's folder measure: of single queries, and of states that no results name yet."""
+"""Measures of the runs in an experiment's folder: by query, and of states that ``results.json`` lacks yet."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BY_DEFAULT = "RR@10 nDCG@10"
 
 
 def judge_of(opened: Opened) -> Judge:
-    """What scores the runs of an experiment, by the measures that its settings name."""
+    """The judge of an experiment's runs, with the measures that its settings name."""
     named = opened.settings.get("settings", {}).get("measures", BY_DEFAULT)
     return Judge(opened.data_here, parse_measures(named), opened.layout.cache)
 
@@ -87,7 +87,8 @@ def means_of(opened: Opened) -> dict[str, dict[str, dict[str, Any]]]:
 def training_ranks(opened: Opened) -> tuple[Int32, dict[str, Float64]]:
     """The training queries [Q], and by state the reciprocal rank of each one's best positive [Q].
 
-    Only states with a run of the same queries are there, in the order of training; none without the collection.
+    The states are those with a run of the same queries, in the order of training. Without the collection there are
+    none.
     """
     if "ranks" not in opened.kept:
         opened.kept["ranks"] = _ranks(opened)

@@ -1,4 +1,4 @@
-"""An experiment's folder as a report reads it: whatever is there, and a line for what is not.
+"""An experiment's folder as a report reads it: everything that is there, and a line for each part that is not.
 
 An experiment that still runs, was cut short, or has an older format gives what its folder holds. Nothing here asks
 for the model, and no file is changed.
@@ -45,7 +45,7 @@ FAULTS = (
     KeyError,
     TypeError,
     AttributeError,
-)  # of files that are not as written
+)  # raised by files that are not as training wrote them
 
 RETRIEVER, RANKER = "retriever", "ranker"  # the names of their rows in the metrics, as training writes them
 
@@ -56,7 +56,7 @@ class Opened:
 
     Parameters
     ----------
-    layout : of the folder.
+    layout : the layout of the folder.
     data : the collection with its splits; None: it cannot be opened, and ``notes`` say why.
     notes : a line for each part that is missing or damaged.
     """
@@ -72,7 +72,7 @@ class Opened:
         return self.layout.path
 
     def told(self, read: Callable[[], Found], otherwise: Found) -> Found:
-        """What ``read`` returns; if it raises a fault, that becomes a note, and ``otherwise`` is returned."""
+        """The result of ``read``; if it raises a fault, this becomes a note, and ``otherwise`` is returned."""
         try:
             return read()
         except FAULTS as fault:
@@ -109,13 +109,13 @@ class Opened:
 
     @property
     def dev_passages(self) -> int | None:
-        """Dev was judged among so many passages of BM25 for each query, and the positives; None: among all."""
+        """How many BM25 passages of each query dev was judged among, with the positives; None: all passages."""
         given = self.settings.get("result_settings", {}).get("dev_passages")
         return few_of_dev(self.results, given if isinstance(given, int) else None)
 
     @cached_property
     def executed_by(self) -> list[str]:
-        """The processes that execute the experiment now; none: nobody does."""
+        """The processes that execute the experiment now; empty if there are none."""
         return executed_by(self.path)
 
     @property
@@ -168,7 +168,7 @@ class Opened:
 
     @property
     def trained_states(self) -> list[StateRecord]:
-        """The states on the way of training whose training queries were searched, by their embeddings."""
+        """The states of training that were searched for training queries, without an index or re-ranking."""
         found = [one for one in self.states if one.of is None and one.asked == "all" and one.kind != "bm25"]
         names = {one.name for one in found}
         return [one for one in found if not (LAST in names and one.name == FINAL)]
@@ -182,7 +182,7 @@ class Opened:
         return self.told(lambda: load_run(place), None)
 
     def has_run(self, state: StateRecord, name: str) -> bool:
-        """Whether a state has a published run ``name``; it may be damaged still."""
+        """Whether a state has a published run ``name``; the run may still be damaged."""
         return state.runs is not None and is_published(run_of(self.layout / state.runs, name))
 
     @cached_property
@@ -217,7 +217,7 @@ class Opened:
 
 
 def line_of(fault: Exception) -> str:
-    """A fault as one line; of one that is not ours, that a file of the experiment is not as training writes it."""
+    """A fault as one line; an unexpected kind of fault says that a file is not as training writes it."""
     told = isinstance(fault, (HardnegError, OSError))
     text = str(fault) if told else f"a file is not as training writes it ({type(fault).__name__}: {fault})"
     return " ".join(text.split())
@@ -229,7 +229,7 @@ def is_step(row: Any) -> bool:
 
 
 def lines_of(path: Path) -> Rows:
-    """The objects of a file of JSON lines; lines that are none are left out, and so is a missing file."""
+    """The objects of a file of JSON lines; other lines are left out. A missing file has none."""
     rows: Rows = []
     for line in path.read_bytes().splitlines() if path.is_file() else []:
         try:

@@ -21,7 +21,7 @@ LONGEST_TABLES = (400, 100, 20)  # rows on the page, fewer where that is too lar
 LONGEST_TEXT = 1500  # characters of a text on the page
 LONGEST_CELL = 280  # characters of a text in a table; the CSV has all
 UNBROKEN = 16  # characters of a cell that stay in one line: an id or a name
-# Marks that turn the direction of a text, and would turn what stands behind it; shown by their code instead.
+# Invisible marks, such as those that turn the direction of the text after them; their codes are shown instead.
 HIDDEN = re.compile(
     "[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
 )
@@ -46,7 +46,7 @@ class Page:
     sections : names of the sections, in their order.
     blocks : more HTML by section, which stands after the section's figures.
     leads : by section, a sentence that stands before the section's figures.
-    scripts : more scripts, which run after the charts are drawn; data go into ``data``.
+    scripts : more scripts, which run after the charts are drawn; their data are in ``data``.
     data : by id, JSON for scripts.
     """
 
@@ -183,7 +183,7 @@ def _row(table: Table, row: tuple[Any, ...], long: set[str]) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value stands on the right of its column: a number, or nothing."""
+    """Whether a value stands at the right edge of its column: a number or None."""
     return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
 
 
@@ -200,7 +200,7 @@ def spec_of(drawn: Drawn) -> dict[str, Any]:
 
 
 def missing_html(drawn: Iterable[Drawn]) -> str:
-    """What is not here and why, a line for each reason."""
+    """The figures that are missing, a line for each reason."""
     reasons: dict[str, list[str]] = {}
     for one in drawn:
         if one.table is None:
@@ -251,7 +251,7 @@ def explorer_html(queries: int) -> str:
 
 
 def marked(value: str) -> str:
-    """A text of ours as HTML, with code between backticks."""
+    """A text of the package as HTML; what stands between backticks is code."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", text(value))
 
 

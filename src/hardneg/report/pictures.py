@@ -1,4 +1,4 @@
-"""Charts as PNG and SVG. A second process draws them where a second CPU is there.
+"""Charts as PNG and SVG. A second process draws them if there is a second CPU.
 
 Drawing holds Python's lock, so a thread would not help. If the second process fails, this one draws all that is
 not drawn yet.
@@ -28,12 +28,12 @@ Spec = dict[str, Any]  # a chart in the language of Vega-Lite
 class Painter:
     """Draws charts as ``place``.png and ``place``.svg, while this process goes on where that helps.
 
-    The pictures are there when :meth:`finish` has returned. The end of the block ends the other process.
+    The pictures are there when :meth:`finish` has returned. Leaving the ``with`` block ends the other process.
     """
 
     charts: list[tuple[Path, Spec]] = field(default_factory=list)
     process: subprocess.Popen[bytes] | None = None
-    sender: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))  # the pipe has little room
+    sender: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))  # a full pipe makes it wait
 
     def add(self, place: Path, spec: Spec) -> None:
         """Draw a chart, now or later."""
@@ -76,7 +76,7 @@ def draw(place: Path, spec: Spec) -> None:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    """Start a process that draws; a signal of the terminal does not reach it, it ends with this one's pipe."""
+    """Start a process that draws until its pipe is closed; signals of the terminal do not reach it."""
     return subprocess.Popen(
         [sys.executable, "-P", "-m", __name__],
         stdin=subprocess.PIPE,
@@ -88,7 +88,7 @@ def _start() -> subprocess.Popen[bytes]:
 
 
 def _send(process: subprocess.Popen[bytes], place: Path, spec: Spec) -> None:
-    """Tell the process what to draw; if it has ended, its exit status says so."""
+    """Tell the process what to draw; if it has ended, :meth:`Painter.finish` sees that by its exit status."""
     assert process.stdin is not None
     with contextlib.suppress(OSError):
         process.stdin.write(json.dumps([str(place), spec]).encode() + b"\n")
@@ -96,7 +96,7 @@ def _send(process: subprocess.Popen[bytes], place: Path, spec: Spec) -> None:
 
 
 def serve() -> None:
-    """Draw the charts that the process that started this one sends, until it sends no more."""
+    """Draw the charts that the parent process sends, until it sends no more."""
     for line in sys.stdin.buffer:
         place, spec = json.loads(line)
         draw(Path(place), spec)

@@ -12,7 +12,7 @@ from hardneg.errors import HardnegError
 from hardneg.storage.artifacts import is_current, publish
 from hardneg.storage.digests import cache_root, digest_json
 
-SCRIPTS = "scripts"  # the cache's folder of bundles, and the kind of one
+SCRIPTS = "scripts"  # the cache's folder of bundles, and their kind of artefact
 BUNDLE = "bundle.js"
 
 
@@ -46,7 +46,7 @@ def kept(place: Path, inputs: dict[str, str]) -> str:
 
 
 def bundled() -> str:
-    """The bundle, made anew, without what would end a script element."""
+    """The bundle, made anew; text in it that would end a script element is escaped."""
     import vl_convert
 
     bundle: Any = vl_convert.javascript_bundle

@@ -20,7 +20,7 @@ TINTS = {
     "lookahead": ("#d9792b", "#fae0c8"),
     "": ("#2f9e6e", "#c8ecdc"),
 }  # mid, light
-FIRST_TINT, OTHER_TINT = "#9aa5af", "#d5dade"  # of BM25, and of what no list explains
+FIRST_TINT, OTHER_TINT = "#9aa5af", "#d5dade"  # for BM25, and for passages that no list explains
 WIDTH, HEIGHT = 640, 280  # of pictures; on the page a chart is as wide as its place
 FAINT = "#8a8a8a"
 DENSE = 150  # from so many points on, a line has no marks for them
@@ -107,13 +107,13 @@ def data_of(table: Table) -> Any:
 
 
 def of_rows(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Rows as the data of a chart; a tuple, for Altair copies lists with every step in which a chart is made."""
+    """Rows as the data of a chart, in a tuple, because Altair copies lists at every step of making a chart."""
     return altair().Data(values=tuple(rows))
 
 
 @contextmanager
 def trusted() -> Iterator[None]:
-    """Charts that are made within are not checked against Vega-Lite's schema, which takes most of the time."""
+    """Skip the check of charts against Vega-Lite's schema in this block; it takes most of the time."""
     from altair.utils.schemapi import debug_mode
 
     with debug_mode(False):
@@ -121,7 +121,7 @@ def trusted() -> Iterator[None]:
 
 
 def tips(table: Table, names: Sequence[str] | None = None) -> list[Any]:
-    """The tooltips of all columns of a table, or of those named, as its values are."""
+    """The tooltips of all columns of a table, or of those named, in a format that fits their values."""
     alt = altair()
     found = []
     for name in names or table.columns:
@@ -134,7 +134,7 @@ def tips(table: Table, names: Sequence[str] | None = None) -> list[Any]:
 
 
 def escaped(name: str) -> str:
-    """A column's name as Vega-Lite reads it: dots and brackets would be paths."""
+    """A column's name for Vega-Lite, with dots, brackets and quotes escaped: it would read them as paths."""
     for mark in ("\\", ".", "[", "]", "'", '"'):
         name = name.replace(mark, f"\\{mark}")
     return name
@@ -232,14 +232,14 @@ def told_apart(by: str, names: Sequence[str]) -> dict[str, Any]:
 
 
 def repeated(values: Sequence[Any], count: int) -> list[Any]:
-    """The first ``count`` of some values, which begin anew where there are more."""
+    """The first ``count`` of some values, which are repeated if they are fewer."""
     return [values[i % len(values)] for i in range(count)]
 
 
 def grouped(
     table: Table, *, y: str, x: Sequence[str], title: str, form: str = PERCENT, parted: bool = False
 ) -> Chart:
-    """Bars of each value of ``y``, one below the other, for each of the columns ``x``; each bears its value.
+    """A group of bars for each value of ``y``, with a bar for each column of ``x``; each bar bears its value.
 
     The names of ``parted`` bars stand in two lines, broken at a colon.
     """
@@ -299,7 +299,7 @@ def stacked(table: Table, *, y: str, x: str, by: str) -> Chart:
 
 
 def in_time(names: Sequence[str]) -> list[str]:
-    """The names of first encounters in the order in which training meets them; what is of no list is last."""
+    """The names of first encounters in the order in which training meets them; those of no list are last."""
     found = list(dict.fromkeys(names))
     return sorted(found, key=lambda name: (kind_of(name)[0], kind_of(name)[1] == "lookahead"))
 
@@ -307,7 +307,8 @@ def in_time(names: Sequence[str]) -> list[str]:
 def kind_of(name: str) -> tuple[float, str]:
     """The number of a first encounter and its source: (2, "query") of ``"episode 2 query"``.
 
-    Where negatives are mined again within an episode it is that of the version: ``"episode 1 version 2 query"``.
+    If negatives are mined again within an episode, the number is that of the version:
+    ``"episode 1 version 2 query"``.
     """
     found = re.fullmatch(r"(?:episode (\d+) ?)?(?:version (\d+) ?)?(.*)", name)
     if found and (number := found[2] or found[1]):

@@ -42,7 +42,7 @@ class Several:
         return [os.path.relpath(path, common) for path in paths]
 
     def called(self, split: str, one: Opened) -> str:
-        """The name of an experiment's split for people; of dev with its queries, where those of others differ."""
+        """The name of an experiment's split for people; if devs differ, dev also says which queries it has."""
         name, own = split_of(split, one.dev_passages), _dev_of(one)
         same = split != "dev" or all(_dev_of(other) == own for other in self.experiments)
         return name if same else f"{name}, {own}"
@@ -116,7 +116,7 @@ def tests_table(several: Several) -> Table:
 
 
 def _one_has_all(rows: Int32, others: Int32) -> bool:
-    """Whether one of two experiments judges all queries of the other: a draw of dev may be a part of another."""
+    """Whether one of two experiments judges all queries of the other, as when one dev was drawn from the other."""
     return min(len(rows), len(others)) == len(np.intersect1d(rows, others))
 
 
@@ -154,7 +154,7 @@ def _tests(a: str, one: Opened, b: str, other: Opened) -> list[dict[str, Any]]:
                     "p": p,
                 }
             )
-        return rows  # of the split that people look at
+        return rows  # of test, or without it of dev
     return rows
 
 
@@ -226,7 +226,7 @@ def verdict_of(several: Several) -> Verdict:
     means = {
         name: _mean(one, split, measure)
         for name, one in zip(several.names, several.experiments, strict=True)
-        if name in tested  # the others judge other queries, or another collection
+        if name in tested  # experiments without a test judge other queries or another collection
     }
     known = {name: value for name, value in means.items() if value is not None}
     best = max(known, key=lambda name: known[name])

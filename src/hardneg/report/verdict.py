@@ -8,7 +8,7 @@ from typing import Any
 
 from hardneg.experiment.names import BM25, FINAL, LAST, RETRIEVED, UNTRAINED
 
-SURE = 0.05  # of p
+SURE = 0.05  # the highest p of a sure difference
 FEW_QUERIES = 200
 MUCH_FORGOTTEN = 0.25
 
@@ -57,11 +57,11 @@ def verdict(
     Parameters
     ----------
     results : content of ``results.json``; empty if there is none.
-    queries : of that split; None if they are not known.
+    queries : the number of queries of that split; None if it is not known.
     running : what is known of an experiment without results; at_work: whether a process executes it now.
     in_batch : the test against a state that in-batch negatives alone trained; None: there is no such state.
     mined : whether a pool of the experiment has negatives, which an audit could look through.
-    dev_passages : dev was judged among so many passages of BM25 for each query alone; None: among all.
+    dev_passages : the number of BM25 passages of each query that dev was judged among; None: all passages.
     """
     if "seeds" in results:
         return _of_seeds(results, dev_passages)
@@ -75,7 +75,7 @@ def verdict(
         return Verdict("open", running, (), (next_step,))
     split = results["compared_on"]
     first = first_rows(results, dev_passages)
-    first.sort(key=lambda row: row["b"] != reranked_by(results))  # of a ranker, what it re-ranks tells most
+    first.sort(key=lambda row: row["b"] != reranked_by(results))  # a ranker's test against its input comes first
     who = "the final ranker" if reranked_by(results) else "the final model"
     beside = [] if in_batch is None else [in_batch.row]
     others = [row for row in first[1:] if in_batch is None or row["b"] != in_batch.row["b"]]
@@ -91,7 +91,8 @@ def verdict(
 def first_rows(results: Mapping[str, Any], dev_passages: int | None) -> list[Mapping[str, Any]]:
     """The tests of the final state by the measure that decides.
 
-    Where dev was judged among BM25's first passages, BM25 is left out: it chose what the model competed with.
+    Where dev was judged among BM25's first passages, BM25 is left out, because it chose the passages that the
+    model ranked.
     """
     rows = results.get("comparisons", [])
     first = [row for row in rows if row["a"] == FINAL and row["measure"] == rows[0]["measure"]]
@@ -101,7 +102,7 @@ def first_rows(results: Mapping[str, Any], dev_passages: int | None) -> list[Map
 
 
 def split_of(split: str, dev_passages: int | None) -> str:
-    """The name of a split for people; that of dev says where it was judged among few passages."""
+    """The name of a split for people; that of dev says if it was judged among few passages."""
     return f"{split} (among BM25's first {dev_passages:,})" if split == "dev" and dev_passages else split
 
 
@@ -175,7 +176,7 @@ def _advice(
 
 
 def _of_in_batch(found: Beside | None) -> list[str]:
-    """What to do where negatives of the corpus brought nothing over those of the batch."""
+    """What to do if mined negatives gained nothing over those of the batch."""
     if found is None or _kind(found.row) == "better":
         return []
     return [
