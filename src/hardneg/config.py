@@ -353,7 +353,7 @@ def unknown_setting(settings: type[Settings], name: str, value: Any) -> HardnegE
     """The fault of a setting that does not exist; it names the setting that is probably meant."""
     known = known_keys(settings)
     if isinstance(value, Mapping) and not any("." in key for key in known):
-        what = f"'{name:.80}' is no setting, and holds {', '.join(map(str, value)) or 'nothing':.80}"
+        what = f"'{name:.80}' is not a setting; it is a table with {', '.join(map(str, value)) or 'nothing':.80}"
         fix = f"write these by themselves, without the heading [{name:.40}]"
         return SettingsError("UNKNOWN_SETTING", what, fix)
     advice = setting_advice(name, known) or nearest(name, known)

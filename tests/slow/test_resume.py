@@ -179,7 +179,7 @@ def test_killed_on_one_thread_and_resumed_on_two(runner, straight, tmp_path):
     assert runner(reference) == 0
     assert runner(tmp_path, fatal=[fatal[0] + 1]) == -signal.SIGKILL
     assert runner(tmp_path, threads=2) == 0, said(tmp_path)
-    line = "threads 1 before, 2 now; figures will agree, but for rounding, and bytes will not"
+    line = "threads 1 before, 2 now; figures will agree but for rounding, so files will not have the same bytes"
     assert line in said(tmp_path)
     assert line in (tmp_path / "exp/log.txt").read_text()
     rows = [json.loads(row) for row in (tmp_path / "exp/timing.jsonl").read_text().splitlines()]

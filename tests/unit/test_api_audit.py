@@ -115,7 +115,7 @@ def test_the_lists_of_bm25_that_training_kept_are_taken_unless_it_is_asked(train
     place = copied / "bm25/runs/query"
     run = load_run(place)
     save_run(part_of(run, run.query_rows[1:]), place, inputs={}, settings={})
-    assert hn.audit(copied, bm25=False, most=1)["left_out"]["both"] == "BM25 is not asked"
+    assert hn.audit(copied, bm25=False, most=1)["left_out"]["both"] == "BM25 was not searched"
 
 
 def test_a_pool_alone_has_texts_and_a_model_adds_ranks(trained, world, tmp_path):
@@ -126,7 +126,7 @@ def test_a_pool_alone_has_texts_and_a_model_adds_ranks(trained, world, tmp_path)
         pool, world.collection, model=world.model, ranker=world.model, bm25=False, device="cpu", most=10_000
     )
     assert {"ranker", "text", "retriever"} <= {one["signal"] for one in with_ranker["signals"]}
-    assert with_ranker["left_out"]["both"] == "BM25 is not asked"
+    assert with_ranker["left_out"]["both"] == "BM25 was not searched"
 
 
 def test_what_is_judged_is_left_out(trained, tmp_path):
@@ -242,7 +242,7 @@ def test_faulty_judgements_are_told_in_one_line(hardneg, trained, tmp_path, line
 def test_the_command_shows_pairs_side_by_side(hardneg, trained):
     status, out, err = hardneg("audit", str(trained), "--show", "2", "--no-bm25")
     assert (status, err) == (0, "")
-    assert "not known: ranker, for no ranker is given" in out
+    assert "not known: ranker, because no ranker is given" in out
     assert "| positive [" in out
     assert out.count("\n1. query ") == out.count("\n2. query ") == 1
     assert "\n3. query" not in out

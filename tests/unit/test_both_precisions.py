@@ -198,7 +198,7 @@ def test_an_experiment_goes_on_in_its_own_precision(world, tmp_path, monkeypatch
     monkeypatch.setenv("HARDNEG_PRECISION", then)
     monkeypatch.setattr(progress, "enabled", True)
     train("star", world, tmp_path / "exp", checkpoint_every=1)
-    said = f"begun in {first}, and goes on in it; the default here is {then}\n"
+    said = f"begun in {first}, and kept in it; the default here is {then}\n"
     assert capsys.readouterr().err.count(said) == 1
     assert begun_in(tmp_path / "exp") == first
     for name in ("metrics.jsonl", "model/model.safetensors"):

@@ -58,7 +58,7 @@ def test_the_verdict_comes_first_and_then_two_tables_at_most(tmp_path):
     assert f"model: {tmp_path}/model" in lines
     clean = f"hardneg clean {tmp_path} --yes deletes them"
     assert f"disk:  3.0 MiB in {tmp_path}, 0.1 MiB of it checkpoints and caches: {clean}" in lines
-    assert "less:  --set keep=last stores fewer models, of the last state alone" in lines
+    assert "less:  --set keep=last stores the model of the last state alone" in lines
     assert lines[-1] == f"more:  hardneg show {tmp_path}"
 
 

@@ -206,8 +206,8 @@ def test_a_file_knows_the_options_by_their_names(tmp_path):
         ("per_device_train_batch_size = 3", "did you mean 'queries_per_step' (option --batch-size)?"),
         (
             "[settings]\nlearning_rate = 1e-4",
-            "UNKNOWN_SETTING: 'settings' is no setting, and holds learning_rate; write these by themselves, "
-            "without the heading [settings]",
+            "UNKNOWN_SETTING: 'settings' is not a setting; it is a table with learning_rate; write these by "
+            "themselves, without the heading [settings]",
         ),
     ],
 )

@@ -505,5 +505,5 @@ def test_the_present_run_is_not_replaced_by_its_own_reranking(refused, tmp_path)
     status, told = refused("rerank", "--data", "x", "--run", run, "--ranker", "m", "--out", run)
     assert (status, told[0]) == (
         2,
-        f"{run}: EXISTS: this run is to be read, and would be lost; give another --out",
+        f"{run}: EXISTS: this file is an input of the command, and would be overwritten; give another --out",
     )

@@ -115,7 +115,7 @@ def test_search_takes_a_language_with_bm25_only(tmp_path):
     c = built(CHINESE, tmp_path / "c")
     hits = hn.search_text(c, "北京", bm25=True, language="zh", cache=tmp_path, k=1)
     assert [hit["passage_id"] for hit in hits] == ["0"]
-    with pytest.raises(SettingsError, match="BAD_SETTING: a language is named, which only BM25"):
+    with pytest.raises(SettingsError, match="BAD_SETTING: a language is given, but only BM25 uses one"):
         hn.search_text(c, "北京", model="m", language="zh", cache=tmp_path)
 
 

@@ -42,7 +42,7 @@ def unchanged(files, call, match, kind=SettingsError):
 
 def test_no_output_replaces_an_input(world, made):
     data, a, b, pool = world.collection, made / "a.trec", made / "b.trec", made / "pool"
-    lost = "EXISTS: this file is to be read, and would be lost"
+    lost = "EXISTS: this file is an input of the command, and would be overwritten"
     unchanged([a], lambda: hn.evaluate(a, data=data, per_query=a), lost)
     unchanged([a, b], lambda: hn.compare([a, b], data=data, per_query=made / "../" / made.name / "b.trec"), lost)
     qrels, labels = made / "test.qrels", made / "labels.tsv"

@@ -581,7 +581,7 @@ def test_strange_metrics_and_results_cost_a_line_each(copied):
     report = hn.diagnose(copied, save=False, pictures=False)
     assert "there is no verdict" in report.verdict.sentence
     assert b"There is nothing" in report.html or b"<table" in report.html
-    assert any(line.endswith("2 lines are no steps of a training; they are left out") for line in report.notes)
+    assert any(line.endswith("2 lines are not steps of a training; they are left out") for line in report.notes)
     strange = [line for line in report.notes if "a file is not as training writes it" in line]
     assert len(strange) == len(set(strange)) > 1
     assert report.tables["learning_curve"].rows[0][2] is None

@@ -358,7 +358,7 @@ def evidence(
     elif (kept := world.kept_bm25()) is not None:
         found.given["bm25"] = kept
     else:
-        found.left_out["both"] = "BM25 is not asked"
+        found.left_out["both"] = "BM25 was not searched"
     return found
 
 

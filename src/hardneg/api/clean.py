@@ -172,7 +172,7 @@ def embeddings(store: Path, final: set[str]) -> Item:
     """The item of a store of embeddings: those of the final model, or superseded ones."""
     if is_published(store) and read_manifest(store).inputs.get("encoder") in final:
         return item(store, "embeddings", "of the final model; made again when it is asked for")
-    return item(store, "superseded embeddings", "of no model that searches")
+    return item(store, "superseded embeddings", "no model of this experiment uses them any more")
 
 
 def final_digests(folder: Path) -> set[str]:

@@ -337,7 +337,7 @@ def opened_run(run: AnyRun, split: str, collection: Collection | None) -> Path |
     if isinstance(run, Mapping):
         return run
     if collection is None:
-        what = "a run of rows says no ids, and its collection is not given"
+        what = "a run of rows has no ids without its collection"
         raise SettingsError("NO_JUDGEMENTS", what, "give data, or a run by ids")
     if run.collection and run.collection != collection.digest:
         what = f"made for the collection {run.collection[:12]}…"
@@ -352,7 +352,9 @@ def open_runs(
     if data is None and qrels is None:
         data = collection_of_experiment(paths)
     if (data is None) == (qrels is None):
-        raise SettingsError("NO_JUDGEMENTS", "judgements come from one place", "give either --data or --qrels")
+        raise SettingsError(
+            "NO_JUDGEMENTS", "judgements are given twice, or not at all", "give either --data or --qrels"
+        )
     if qrels is not None:
         judged, *spaces = qrels_of(qrels) if isinstance(qrels, Mapping) else open_qrels(Path(qrels))
         runs, queries, passages = read_runs([opened_run(path, split, None) for path in paths], *spaces)

@@ -228,7 +228,7 @@ def check_file(out: Path, reads: Iterable[object] = ()) -> None:
         return
     for read in reads:
         if isinstance(read, str | Path) and Path(read).is_file() and Path(read).samefile(out):
-            what = "this file is to be read, and would be lost"
+            what = "this file is an input of the command, and would be overwritten"
             raise SettingsError("EXISTS", what, "give another path", path=out)
     if is_part(out):
         what = f"this file is a part of {out.parent}, and would be lost"

@@ -178,7 +178,7 @@ def prepare(
     """
     place, count = path_of(out), at_least("seeds", seeds)
     if role is not None and count > 1:
-        what = f"a role of {count} experiments at once"
+        what = f"one role cannot serve {count} seeds at once"
         raise SettingsError("BAD_SETTING", what, "give each seed its own roles: --set seed=N, another --out")
     stores = None if cache is None else cache_at(cache)
     values |= {"filter_by": "given"} if filter_by is not None else {}
@@ -274,7 +274,7 @@ def check_given(pool: NegativePool | None, data: TrainingData, place: Path | Non
 def check_processes(recipe: Recipe, settings: TrainingSettings, role: str | None) -> None:
     """Refuse several processes in place of the one that watches over roles; a role may be a group itself."""
     if world_size() > 1 and settings.roles and role is None:
-        what = f"{recipe.name} has roles here, watched over by one process, and {world_size()} were started"
+        what = f"{recipe.name} starts its roles from one process here, but {world_size()} processes were started"
         each = f"each by a torchrun of its own (--role {', --role '.join(settings.roles)})"
         fix = f"start one, without torchrun, with trainer_devices and inferencer_devices; or {each}"
         raise SettingsError("ONE_PROCESS", what, fix)
@@ -324,7 +324,7 @@ def check_devices(asked: str, needed: int, device: str) -> None:
         raise SettingsError("BAD_SETTING", what, "say which ones by CUDA_VISIBLE_DEVICES, or leave it out")
     found = len(visible_devices()) if device == "cuda" else needed
     if found < needed:
-        what = f"{asked} make {needed} processes, and of CUDA devices there are {found} here"
+        what = f"{asked} need {needed} CUDA devices, and there are {found}"
         raise SettingsError("NO_DEVICE", what, "ask for fewer, or for the device cpu")
 
 

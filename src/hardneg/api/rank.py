@@ -142,7 +142,7 @@ def check_apart(out: Place, runs: Sequence[AnyRun]) -> None:
     """Refuse to write a run over one that it is made of."""
     files = [Path(run) for run in runs if isinstance(run, str | Path)]
     if Path(out).exists() and any(run.exists() and run.samefile(out) for run in files):
-        what = "this run is to be read, and would be lost"
+        what = "this file is an input of the command, and would be overwritten"
         raise SettingsError("EXISTS", what, "give another --out", path=Path(out))
 
 
@@ -165,7 +165,7 @@ def checked_fusion(
     if rank_constant is not None:
         given["rank_constant"] = at_least("rank_constant", rank_constant, 0)
         if rank_constant > MOST_CONSTANT:
-            what = f"rank_constant = {rank_constant}, beside which a rank is nothing"
+            what = f"rank_constant = {rank_constant} is so large that ranks make no difference"
             raise SettingsError("BAD_SETTING", what, f"give {MOST_CONSTANT:,} or less")
     check_weights(weights, len(runs))
     return Fusion(method, **given)

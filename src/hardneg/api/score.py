@@ -72,7 +72,7 @@ def score(
     out, folder = Path(out), cache_at(cache)
     check_new(out)
     if filters.on_ranks != ALL:
-        what = f"ranks {filters.rank_from} to {filters.rank_to or 'the last'} are asked for, of scores"
+        what = f"ranks {filters.rank_from} to {filters.rank_to or 'the last'}; a pool is scored at all its ranks"
         raise SettingsError("BAD_SETTING", what, "bound ranks when negatives are mined: hardneg mine --rank-from")
     for name, value in dataclasses.asdict(filters).items():
         if isinstance(value, float) and not math.isfinite(value):

@@ -256,11 +256,11 @@ class SearcherOptions:
         """Refuse options that name no searcher, or two; and embeddings or an index that do not fit it."""
         stored = self.embeddings is not None or self.index is not None
         if self.language is not None and not self.bm25:
-            what = "a language is named, which only BM25 needs to know"
+            what = "a language is given, but only BM25 uses one"
             raise SettingsError("BAD_SETTING", what, "leave --language out, or search with --bm25")
         if self.retriever is not None:
             if self.model is not None or self.bm25 or stored or any(reading.values()):
-                what = "an open retriever searches, and a model or what belongs to one is named besides"
+                what = "an open retriever is given, and a model or an option of one, too"
                 raise SettingsError("TWO_SEARCHERS", what, "give the retriever alone")
             return
         if (self.model is None) != self.bm25:

@@ -143,7 +143,7 @@ def going_on(out: Place | None, usual: Precision) -> str:
             continue
         if begun in get_args(Precision):
             if begun != usual:
-                note(f"{out}: begun in {begun}, and goes on in it; the default here is {usual}")
+                note(f"{out}: begun in {begun}, and kept in it; the default here is {usual}")
             return str(begun)
     return usual
 

@@ -176,5 +176,5 @@ def say_what_differs(experiment: Experiment, device: str, processes: int | str) 
     where = {"threads": torch.get_num_threads(), "processes": processes, "device": device}
     changed = [f"{name} {then} before, {now} now" for name, (then, now) in experiment.begin(where).items()]
     if changed:
-        what = f"{experiment.path}: {', '.join(changed)}; figures will agree, but for rounding, and bytes will not"
-        say(what)
+        effect = "figures will agree but for rounding, so files will not have the same bytes"
+        say(f"{experiment.path}: {', '.join(changed)}; {effect}")

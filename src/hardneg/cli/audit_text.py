@@ -36,7 +36,7 @@ def audit_text(found: Mapping[str, Any], most: int) -> str:
             for one in found["signals"]
         ]
         parts.append(table(["signal", "from", "negatives", "queries", ""], rows))
-    parts += [f"not known: {name}, for {why}" for name, why in found["left_out"].items()]
+    parts += [f"not known: {name}, because {why}" for name, why in found["left_out"].items()]
     shares = [(one["source"], one["pairs"], one["suspected"], one["share"]) for one in found["sources"]]
     parts.append(table(["source", "negatives", "suspected", "share"], shares))
     parts += [pair_text(place, one) for place, one in enumerate(found["suspects"][:most], 1)]

@@ -29,7 +29,7 @@ def settings(
 ) -> None:
     """List every setting of a recipe, with its meaning.
 
-    Where an option sets it, the option stands behind the meaning; --set NAME=VALUE sets any.
+    If a setting has an option of its own, the option stands after the meaning. --set NAME=VALUE sets any.
     """
     from hardneg.recipes.described import described
 

@@ -112,5 +112,5 @@ def where(out: Path, *, best: bool = False) -> str:
     lines = [
         f"disk:  {size} in {out}, {free} of it checkpoints and caches: hardneg clean {out} --yes deletes them"
     ]
-    lines += ["less:  --set keep=last stores fewer models, of the last state alone"] if best else []
+    lines += ["less:  --set keep=last stores the model of the last state alone"] if best else []
     return "\n".join([*lines, f"more:  hardneg show {out}"])

@@ -63,7 +63,8 @@ def compare(
     """Compare runs or experiments by paired tests.
 
     Every pair is tested by randomisation, with Holm's correction. Wins, ties and losses are counted.
-    overlap@100 is the share of the first 100 hits that both have; where both lists are shorter, of the longer one.
+    overlap@100 is the share of their first 100 hits that two runs have in common; if both have fewer hits, it is
+    the share of the longer list.
     """
     from hardneg.api.evaluate import compare as execute
     from hardneg.cli.tables import comparison_table

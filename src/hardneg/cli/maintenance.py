@@ -52,8 +52,8 @@ def clean(
 ) -> None:
     """List what can be deleted; with --yes, delete it.
 
-    EXP lists what a finished experiment no longer needs. --cache lists the whole cache: what is needed of it
-    is made again.
+    EXP lists what a finished experiment no longer needs. --cache lists the whole cache. What is
+    deleted there is made again when it is needed.
     """
     begin(code=allow_code)
     from hardneg.api.clean import clean as execute

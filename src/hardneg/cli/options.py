@@ -123,7 +123,7 @@ TopOption = Annotated[
 ]
 LabelsOption = Annotated[
     str,
-    option(help="With answers, no passage that holds an answer is a negative.", metavar="qrels|answers"),
+    option(help="answers: a passage that holds an answer is no negative, judged or not.", metavar="qrels|answers"),
 ]
 
 IN_CONFIG = " [required, or in --config]"
@@ -179,7 +179,7 @@ Estimate = Annotated[bool, option("--estimate", help="Print time, disk and memor
 DevicesOption = Annotated[
     str,
     option(
-        help="Estimate for so many devices like this one: 8; 2x8 on two machines; 6+2 where two only mine; 8@25 "
+        help="Estimate for so many devices like this one: 8; 2x8 on two machines; 6+2: six train, two mine; 8@25 "
         "where they exchange 25 GB/s.",
         metavar="N",
         panel="Run",

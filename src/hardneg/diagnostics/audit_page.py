@@ -49,7 +49,7 @@ def audit_section(found: Mapping[str, Any]) -> str:
     return _within(
         f"<p>{_summary(found)}</p>",
         _table("Signals", ("signal", "from", "negatives", "queries", "what it means"), _signal_rows(found)),
-        *[f"<p>Not known: {text(name)}, for {text(why)}.</p>" for name, why in found["left_out"].items()],
+        *[f"<p>Not known: {text(name)}, because {text(why)}.</p>" for name, why in found["left_out"].items()],
         _table("Sources", ("source", "negatives", "suspected", "share"), _source_rows(found)),
         _listed(found["suspects"]),
     )

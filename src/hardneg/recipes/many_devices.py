@@ -96,7 +96,7 @@ def parse_devices(text: str) -> Devices:
         devices = Devices(int(machines or 1), int(each), int(mining or 0), float(rate) * 1e9 if rate else None)
     if devices is None or devices.count + devices.mining > MOST or devices.given == 0:
         what = f"'{text:.40}' is no number of devices"
-        fix = "write 8; 2x8 for eight on each of two machines; 6+2 where two only mine; 8@25 for 25 GB/s"
+        fix = "write 8; 2x8 for eight on each of two machines; 6+2: six train, two mine; 8@25 for 25 GB/s"
         raise SettingsError("BAD_DEVICES", what, fix)
     if devices.mining and devices.machines > 1:
         what = f"'{text:.40}' has several machines and a group that mines"

@@ -109,7 +109,7 @@ def errors_tests_table(opened: Opened) -> Table:
     if names and UNTRAINED in found and (end := (names[-1], UNTRAINED)) not in pairs and names[-1] != UNTRAINED:
         pairs.append(end)
     if not pairs:
-        raise NotRecorded("Errors of two states are needed to compare, and were not kept query by query.")
+        raise NotRecorded("This compares the errors of two states query by query; they were not kept.")
     rows = compare_errors(found, pairs, seed=SEED, permutations=PERMUTATIONS, samples=SAMPLES)
     return Table.of(
         {

@@ -92,7 +92,9 @@ def overlap_by_step_table(opened: Opened) -> Table:
             if (place := (name, step_of(state, begins))) not in found:
                 found[place] = retrieved_share(opened, pool, state)
     if not found:
-        raise NotMeant("Training had no negatives of its own, so none can be compared with what is retrieved.")
+        raise NotMeant(
+            "Training used in-batch negatives alone, so there are no mined ones to compare with the hits."
+        )
     values = [(step, share, name) for (name, step), share in found.items() if share == share]  # no NaN
     return Table(("step", "overlap", "negatives"), tuple(values))
 
@@ -108,7 +110,7 @@ def _searched(opened: Opened) -> list[StateRecord]:
             "States were searched for dev and test alone (examine = judged), and steps did not retrieve, so this"
             " is not known."
             if judged
-            else "It takes the lists of the training queries in two states, which are not there."
+            else "This needs the hits of the training queries in two states, and they are not there."
         )
     return found
 

@@ -36,7 +36,7 @@ def samples(opened: Opened) -> dict[str, SampledVectors]:
     kept: dict[str, SampledVectors] = opened.kept["samples"]
     if not kept:
         raise NotRecorded(
-            "No vectors were kept: the experiment is older than they are, or searched no training queries."
+            "No vectors were kept: an earlier version trained it, or training queries were not searched."
         )
     return kept
 

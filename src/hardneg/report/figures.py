@@ -103,8 +103,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "entropy",
         "Retriever and ranker",
         "Entropy",
-        "Of the retriever's probabilities over the positive and its first 15 other hits (AR2, Table 6): equal"
-        " scores have 2.77 nats, and a retriever that is sure of itself has few.",
+        "The entropy of the retriever's probabilities over the positive and its first 15 other hits (AR2, Table"
+        " 6): equal scores have 2.77 nats, and a retriever that is sure of itself has few.",
         ranker.entropy_table,
         charts.entropy_chart,
     ),
@@ -179,7 +179,7 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "Negatives",
         "New negatives near d+",
         "Candidates that no episode had before, and how many of them were neighbours of the positive in the"
-        " episode before: what lookahead could have known (ANCE-Tele, Figures 7 and 10).",
+        " episode before: lookahead could have mined these an episode earlier (ANCE-Tele, Figures 7 and 10).",
         negatives.new_table,
         charts.new_chart,
     ),
@@ -223,8 +223,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "static_and_dynamic",
         "Negatives",
         "Static and dynamic negatives",
-        "How many of the training negatives their queries retrieve (STAR, Figure 4a): `adore` notes it at every"
-        " step. Of other recipes it is known in the states in which training on a pool began and ended, of at most"
+        "How many of the training negatives their queries retrieve (STAR, Figure 4a). `adore` logs this at every"
+        " step. Other recipes have it for the states at which training on a pool began and ended, of at most"
         " 1,000 queries drawn at random, in their lists at mining depth.",
         time.overlap_by_step_table,
         charts.overlap_by_step_chart,
@@ -269,8 +269,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "gradients",
         "Scores and gradients",
         "Gradient norms by layer",
-        "Before clipping: of all parameters, the mean of each third of the layers, and the last layer (ANCE,"
-        " Figure 4). A model with fewer than three layers has no thirds.",
+        "Gradient norms before clipping: of all parameters, the mean of each third of the layers, and of the last"
+        " layer (ANCE, Figure 4). A model with fewer than three layers has no thirds.",
         scores.gradients_table,
         charts.norms_chart,
     ),
@@ -331,7 +331,7 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "space",
         "Geometry",
         "Alignment and uniformity",
-        "Of sampled vectors: how near queries lie to their positives, and how evenly passages cover the sphere;"
+        "For sampled vectors: how near queries lie to their positives, and how evenly passages cover the sphere;"
         " both are better when smaller (Wang and Isola, 2020). The table has norms and drift, too.",
         vectors.space_table,
         charts.space_chart,
@@ -361,7 +361,7 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "Where it got better or worse",
         "Training queries by the source of their negatives",
         "The mean change of RR@100 from the first to the last state, by the source of most of the negatives that a"
-        " query was trained on. Where that is the same for all, by the share of each source.",
+        " query was trained on. If it is the same for all queries, by the share of each source.",
         queries.trained_breakdown_table,
         charts.breakdown_chart,
     ),
@@ -450,7 +450,7 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "settings",
         "Settings",
         "All settings",
-        "Results depend on those that decide; the others say how, not what.",
+        "Settings that decide change the results; the others change only how they are computed.",
         results.settings_table,
     ),
 )

@@ -129,7 +129,7 @@ class Opened:
         rows: Rows = self.told(lambda: Metrics(self.layout.metrics).read(), [])
         known = [row for row in rows if is_step(row)]
         if len(known) < len(rows):
-            what = f"{len(rows) - len(known):,} lines are no steps of a training"
+            what = f"{len(rows) - len(known):,} lines are not steps of a training"
             self.note(ArtifactError("BAD_JSON", what, "they are left out", path=self.layout.metrics))
         return known
 

@@ -304,7 +304,7 @@ FIGURES: tuple[Figure[Several], ...] = (
         "static_and_dynamic",
         "Static and dynamic negatives",
         "Overlap",
-        "How much of what each step trains on its queries retrieve at that step (STAR, Figure 4a).",
+        "The share of each step's negatives that its queries retrieve at that step (STAR, Figure 4a).",
         overlaps_table,
         overlaps_chart,
     ),

@@ -160,7 +160,7 @@ def _advice(
     kept = results.get("kept", {})
     found = [*_of_training(rows, kept), *_of_baseline(results, rows)]
     if queries is not None and queries < FEW_QUERIES and _kind(rows[0]) == "unsure":
-        found.append(f"Measure on more queries: {queries:,} tell only large differences from chance.")
+        found.append(f"Measure on more queries: with {queries:,}, only large differences can be told from chance.")
     if dev_passages and results.get("compared_on") == "dev":
         found.append(
             "Give a test split, or train with dev_passages = none: dev was judged among the positives and the"
@@ -180,8 +180,8 @@ def _of_in_batch(found: Beside | None) -> list[str]:
     if found is None or _kind(found.row) == "better":
         return []
     return [
-        "Try more negatives, filters on their scores, or more steps: mined negatives brought nothing that can be"
-        " told from chance over those of the batch."
+        "Try more negatives, filters on their scores, or more steps: mined negatives were not"
+        " shown to be better than those of the batch."
     ]
 
 
@@ -217,4 +217,4 @@ def _of_baseline(results: Mapping[str, Any], rows: list[Any]) -> list[str]:
     behind = [row for row in rows if row["b"] == BM25 and _kind(row) == "worse"]
     if not behind:
         return []
-    return ["Fuse with BM25 (hardneg fuse), which is ahead here, or train longer, on more data."]
+    return ["BM25 is ahead here: fuse the model with it (hardneg fuse), or train longer, or on more data."]
