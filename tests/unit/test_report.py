@@ -106,7 +106,7 @@ def test_the_verdict_is_a_sentence_with_interval_and_p(difference, p, kind, word
     assert f"p = {p:.3f}" in found.sentence
     assert "is worse than BM25" in found.details[0]
     assert found.advice
-    assert any("Fuse with BM25" in line for line in found.advice)
+    assert any("fuse the model with it (hardneg fuse)" in line for line in found.advice)
 
 
 def test_the_verdict_says_among_what_dev_was_judged():

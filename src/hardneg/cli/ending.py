@@ -20,7 +20,7 @@ COLOURS: dict[str, Style] = {"beats": "green", "loses to": "red"}
 
 def ending_text(results: Mapping[str, Any], out: Path, queries: int | None = None) -> str:
     """The text that ends a training, for people."""
-    from hardneg.report.verdict import first_rows, split_of, verdict
+    from hardneg.report.verdict import first_rows, fused_row, split_of, verdict
 
     among = few_of_dev(results, None)
     judged = verdict(results, queries=queries, dev_passages=among, mined=has_negatives(out))
@@ -29,6 +29,8 @@ def ending_text(results: Mapping[str, Any], out: Path, queries: int | None = Non
     rows = first_rows(results, among)
     split = split_of(results["compared_on"], among) if rows else ""
     first = [comparison_line(row, split) for row in rows] or [judged.sentence]
+    if fused := fused_row(results):
+        first.append(comparison_line(fused, results["compared_on"]))
     kept = [kept_text(results["kept"])] if results.get("kept", {}).get("of") else []
     kept = [line.replace("(dev ", f"({split_of('dev', among)} ", 1) for line in kept]
     kept += [f"next: {judged.advice[0]}"] if judged.advice else []
@@ -59,7 +61,7 @@ def comparison_line(row: Mapping[str, Any], split: str) -> str:
         low, high = row["interval"]
         size = f"(difference {row['difference']:+.3f} [{low:+.3f}, {high:+.3f}])"
     p = f"p {row['p']:.3f}" if row["p"] >= 1e-3 else f"p {row['p']:.0e}"
-    said = f"final {word} {shown(row['b'])}"
+    said = f"{shown(row['a'])} {word} {shown(row['b'])}"
     told = painted(said, COLOURS[word]) if word in COLOURS else said
     return f"{told} {size}, {p} ({split} {row['measure']})"
 

@@ -15,6 +15,7 @@ from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.cards import card_metadata, model_card
 from hardneg.diagnostics.choice import Choice, choose, report
 from hardneg.diagnostics.curves import draw_learning_curve, learning_curve
+from hardneg.diagnostics.fused import fused_results
 from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.measured import Measured, measure_state, with_figures, with_final
 from hardneg.diagnostics.search_state import keep_bm25_lists, keep_bm25_runs
@@ -137,6 +138,8 @@ def evaluate_states(
     records = {name: one.record for name, one in seen.items()}
     results = results_of(seen, choice, plan) | dict(handling.besides(seen, judge))
     results |= entropies(records, experiment.layout)
+    if handling.model == RETRIEVER:
+        results |= fused_results(seen, judge, seed=plan.seed)
     if judge.dev_passages is not None and data.dev is not None:
         whole = data.collection.n_passages
         passages = len(judge.judged_among["dev"]) if judge.judged_among else whole

@@ -29,6 +29,7 @@ LAST: Final = "last"  # the state after the last step, if another one is kept
 UNTRAINED = "untrained"  # the model that the user gave, with its own settings
 RETRIEVED = "retriever"  # what a ranker that is trained re-ranks, as it is
 STARTED = "untrained-as-trained"  # the state that training starts from, if settings change the model
+FUSED = f"+{BM25}"  # stands after the name of a state whose runs were fused with BM25's
 SHOWN = {STARTED: "untrained, as trained on"}
 
 
@@ -45,7 +46,16 @@ def few_of_dev(results: Mapping[str, Any], asked: int | None) -> int | None:
     return int(found["first"]) if found["passages"] < found["of"] else None
 
 
+def with_bm25(state: str) -> str:
+    """The name of a state's runs, fused with BM25's."""
+    return f"{state}{FUSED}"
+
+
 def shown(name: str) -> str:
-    """The name of a state for people; a state searched through an index gets the index's kind after its name."""
-    state, slash, index = name.partition("/")
-    return SHOWN.get(state, state) + slash + index
+    """The name of a state for people.
+
+    A state that is searched through an index gets the index's kind after its name.
+    """
+    alone = name.removesuffix(FUSED)
+    state, slash, index = alone.partition("/")
+    return SHOWN.get(state, state) + slash + index + (" + BM25" if alone != name else "")

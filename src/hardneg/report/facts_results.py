@@ -9,7 +9,7 @@ from typing import Any
 from hardneg.diagnostics.cost import costs
 from hardneg.diagnostics.cost import summary as cost_summary
 from hardneg.diagnostics.curves import LearningCurve, learning_curve, smooth
-from hardneg.experiment.names import BM25, FINAL, LAST, STARTED, UNTRAINED, shown
+from hardneg.experiment.names import BM25, FINAL, LAST, STARTED, UNTRAINED, shown, with_bm25
 from hardneg.experiment.states import StateRecord
 from hardneg.report.measured import evaluations, means_of
 from hardneg.report.opened import Opened
@@ -53,6 +53,41 @@ def tests_table(opened: Opened) -> Table:
         }
         for row in rows
     )
+
+
+def fused_table(opened: Opened) -> Table:
+    """The measures of BM25, and of the untrained and the final model alone and fused with BM25, by split."""
+    fused = fused_of(opened)
+    rows = []
+    for split in (split for split in ("test", "dev") if split in fused):
+        found = {**opened.results[split], **fused[split]}
+        states = [BM25, *(name for state in (UNTRAINED, FINAL) for name in (state, with_bm25(state)))]
+        rows += [{"split": split, "state": shown(name), **found[name]} for name in states if name in found]
+    return Table.of(rows)
+
+
+def fused_tests_table(opened: Opened) -> Table:
+    """Paired tests of the final model fused with BM25, by the deciding measure."""
+    return Table.of(
+        {
+            "final + BM25 against": shown(row["b"]),
+            "measure": row["measure"],
+            **of_test(row),
+        }
+        for row in fused_of(opened)["comparisons"]
+    )
+
+
+def fused_of(opened: Opened) -> Mapping[str, Any]:
+    """What the results say of fusing with BM25; raises if they say nothing."""
+    if opened.trains_ranker:
+        raise NotMeant("A ranker was trained; runs of retrievers are what is fused.")
+    found: Mapping[str, Any] | None = opened.results.get("fused")
+    if found is None:
+        raise NotRecorded(
+            "States are fused when the experiment is finished, on splits that are judged among all passages."
+        )
+    return found
 
 
 def of_test(row: Mapping[str, Any], between: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:

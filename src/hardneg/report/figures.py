@@ -49,6 +49,22 @@ FIGURES: tuple[Figure[Opened], ...] = (
         results.tests_table,
     ),
     Figure(
+        "fused",
+        "Results",
+        "Fused with BM25",
+        "The hits of BM25 and of the model in one list, by reciprocal ranks (`hardneg fuse`). Weights tuned on dev"
+        " may give more.",
+        results.fused_table,
+        charts.results_chart,
+    ),
+    Figure(
+        "fused_tests",
+        "Results",
+        "Paired tests of the fused runs",
+        "Whether BM25 adds to the final model, and whether training still helps where BM25 is asked too.",
+        results.fused_tests_table,
+    ),
+    Figure(
         "reranking",
         "Results",
         "What re-ranking gains",

@@ -215,6 +215,20 @@ def _of_baseline(results: Mapping[str, Any], rows: list[Any]) -> list[str]:
             _kind(rows[0]) == "worse"
         )
     behind = [row for row in rows if row["b"] == BM25 and _kind(row) == "worse"]
-    if not behind:
-        return []
-    return ["BM25 is ahead here: fuse the model with it (hardneg fuse), or train longer, or on more data."]
+    fused = fused_row(results)
+    helps = fused is not None and _kind(fused) == "better"
+    value = ""
+    if fused is not None and helps:
+        measure = fused["measure"]
+        value = f": {measure} {results['fused'][results['compared_on']][fused['a']][measure]:.3f}"
+    if behind:
+        return [
+            f"BM25 is ahead here: fuse the model with it (hardneg fuse{value}), or train longer, or on more data."
+        ]
+    return [f"Ask BM25, too: fused, both are better than the model alone (hardneg fuse{value})."] if helps else []
+
+
+def fused_row(results: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The test of the final model fused with BM25 against that model alone; None if they were not fused."""
+    rows = results.get("fused", {}).get("comparisons", [])
+    return next((row for row in rows if row["b"] == FINAL), None)
