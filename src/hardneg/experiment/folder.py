@@ -212,7 +212,7 @@ def join_experiment(
 
 
 def executed_by(path: Path) -> list[str]:
-    """The processes that execute an experiment now, in any role, as their locks name them; may be empty."""
+    """The processes that execute an experiment now, in any role, as their locks name them; empty if none does."""
     places = (path, *Layout(path).roles_taken())
     return list(dict.fromkeys(name for place in places if (name := holder_of(place))))
 

@@ -100,7 +100,7 @@ class CostModel:
 
     data: TrainingData
     episodes: Sequence[Episode]
-    states: int  # states for which the training queries and the queries of dev and test are searched
+    states: int  # the number of states that search for the training queries and those of dev and test
     depth: int
     entries: int  # entries of a pool for a query
     in_batch: bool
@@ -150,7 +150,8 @@ def work_of(
     ----------
     mined : the number of states that negatives are mined with.
     lists : the number of ranked lists that each of these states makes for a training query.
-    part : the part of the corpus that such a state mines in, if measuring it does not embed all passages.
+    part : the shares of passages and of queries that such a state mines, if measuring it does not embed all
+        passages.
     """
     judged = settings.examine == "judged"
     passed = sum(len(settings.measured_steps(one)) for one in episodes)

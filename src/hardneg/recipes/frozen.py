@@ -98,7 +98,7 @@ class FrozenModels:
 
     @cached_property
     def mask(self) -> GuideMask | None:
-        """The mask of the columns of a step that the starting model takes for positives; None: it is not asked."""
+        """The mask of the columns of a step that the starting model takes for positives; None: none is masked."""
         groups = self.groups
         return None if groups is None or not groups.guide_mask else GuideMask(self.start, groups.guide_margin)
 

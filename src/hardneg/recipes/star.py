@@ -126,8 +126,8 @@ def stage_of(training: TrainingRun[Star], pool: NegativePool, start: BiEncoder, 
 
     Parameters
     ----------
-    unmined : the number of queries without mined negatives, because the schedule does not visit them. They still
-        count in the length of an epoch.
+    unmined : the number of queries without mined negatives, because the schedule does not visit them. The length
+        of the schedule still counts them.
     """
     settings = training.settings
     positions = trainable(pool, settings.negatives_per_query)

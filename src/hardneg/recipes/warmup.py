@@ -4,7 +4,7 @@ The baselines are those of ANCE (Xiong et al., 2021, Section 5) and of STAR (Zha
 A *mixture* names the sources of a query's negatives, joined by ``+``: ``in_batch`` (the other passages of the
 step), ``nce`` (only the hardest of those), ``random`` (of the corpus), ``bm25`` and ``file`` (a given pool). Mined
 sources share a query's draws equally: ``bm25+random`` is 1:1, ``bm25+in_batch`` is DPR. Several mixtures are
-trained one after the other: X -> Y. ANCE's tables call ``in_batch`` Rand; STAR's tables call ``random`` so.
+trained one after the other: X -> Y. ANCE's tables call ``in_batch`` Rand; STAR's tables call ``random`` Rand.
 """
 
 from __future__ import annotations

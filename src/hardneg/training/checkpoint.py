@@ -36,8 +36,9 @@ def save_checkpoint(
     """Publish a checkpoint in ``folder``; ``made`` is the number of steps of each model. Returns its path.
 
     The newest ``keep`` stay, counted from this checkpoint backwards. Checkpoints of later steps are deleted:
-    training did not resume from them, but from an earlier step. The name of a checkpoint's folder has the sum of
-    the steps of all models, which differs between any two checkpoints of a stage.
+    training did not resume from them, but from an earlier step, and has now reached this one. The name of a
+    checkpoint's folder has the sum of the steps of all models, which differs between any two checkpoints of a
+    stage.
     """
     path = folder / f"step-{sum(made.values()):07d}"
     with publish(path, KIND, settings={}, inputs=inputs, replace=True) as draft:

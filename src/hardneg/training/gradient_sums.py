@@ -27,10 +27,9 @@ class GradientSums:
     """The sums of the gradients of trained parameters over all processes of the group; without a group, no sums.
 
     The parameters are put into buckets from the last to the first, about as a backward pass finishes them (Li et
-    al., "PyTorch Distributed", 2020, Section 3.2.3). The parameters alone determine the
-    order of the buckets, their content and the place of each parameter. So every bit of the result is the same,
-    whichever gradient is ready first, and whether a sum begins during the backward pass or after it. Processes may
-    differ in both.
+    al., "PyTorch Distributed", 2020, Section 3.2.3). The parameters alone determine the order of the buckets,
+    their content and the place of each parameter. So every bit of the result is the same, whichever gradient is
+    ready first, and whether a sum begins during the backward pass or after it. Processes may differ in both.
 
     A parameter that has no gradient on any process is not trained, and stays without a gradient. Which parameters
     are trained is known only after the backward pass. A bucket therefore waits for the parameters that were

@@ -60,7 +60,7 @@ class Adore(TrainingSettings):
     steps: int | None = Field(None, ge=1)  # of the whole schedule; wins over epochs
 
     def check(self) -> None:
-        """Refuse also settings that have no use here, such as the gradient cache or labels by answers."""
+        """Refuse also answers, the gradient cache, idle options, and a refresh without static negatives."""
         super().check()
         if self.labels == "answers":
             what = "labels = answers, and adore knows a positive by its judgement alone"

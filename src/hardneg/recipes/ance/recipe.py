@@ -317,7 +317,8 @@ def infer(training: TrainingRun[Ance], base: Callable[[], BiEncoder], patience: 
 def plan(settings: Ance, data: TrainingData, encoder: BiEncoder) -> CostModel:
     """The work that the experiment would do."""
     one = settings.episode_of(len(data.train))
-    versions = settings.refreshes + 1 - (settings.mode == "async-fixed" and settings.refreshes > 0)  # 0 is also 1
+    # In async-fixed, version 0 serves as version 1, which is not mined.
+    versions = settings.refreshes + 1 - (settings.mode == "async-fixed" and settings.refreshes > 0)
     work = work_of(
         settings,
         data,

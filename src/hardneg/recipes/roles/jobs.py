@@ -23,7 +23,7 @@ from hardneg.process.memory import limit_of
 from hardneg.process.threads import visible_devices
 from hardneg.process.torchrun import end_as, run_group
 
-ORPHAN_SECONDS = 6.0  # a role's time to stop where nothing is lost after its supervisor is gone
+ORPHAN_SECONDS = 6.0  # a role without its supervisor has so long to stop where nothing is lost; then it is ended
 PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
 JOB = "HARDNEG_JOB"  # the environment variable that holds the job for the processes of a group
 
