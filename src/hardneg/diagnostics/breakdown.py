@@ -80,7 +80,7 @@ def parts_of(ids: Sequence[str]) -> list[str] | None:
 def source_counts(pools: Iterable[NegativePool], query_rows: Int32) -> Int64:
     """The negatives that each query [Q] was trained on, by the source that drew them: [Q, sources].
 
-    A negative that momentum carried over counts in each pool that has it, under the source that first drew it.
+    A negative that momentum carried over counts in each pool that has it, under the source that drew it first.
     """
     counts = np.zeros((len(query_rows), len(SOURCES)), np.int64)
     order = np.argsort(query_rows, kind="stable")

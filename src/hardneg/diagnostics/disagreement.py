@@ -1,4 +1,4 @@
-"""The disagreement of a ranker with the retriever whose hits it re-ranks."""
+"""How much a ranker disagrees with the retriever whose hits it re-ranks."""
 
 from __future__ import annotations
 

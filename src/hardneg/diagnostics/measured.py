@@ -1,4 +1,4 @@
-"""The measurements of every state of the model, and the state that is kept as the final one."""
+"""What was measured of every state of the model, and the state that is kept as the final one."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ class Gain:
 
 
 def gains(before: Measured, after: Measured, judge: Judge, k: int) -> dict[str, Gain]:
-    """The gain by re-ranking on every split that both were measured on."""
+    """What re-ranking gained on every split that both were measured on."""
     measures = [measure for measure in judge.measures if not measure.by_answers]
     found: dict[str, Gain] = {}
     for split in (split for split in after.evaluations if split in before.evaluations):

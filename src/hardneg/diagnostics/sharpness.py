@@ -1,4 +1,4 @@
-"""The sharpness of a retriever: the entropy of its probabilities over positive and first hits (AR2, Table 6)."""
+"""How sharp a retriever is: the entropy of its probabilities over the positive and first hits (AR2, Table 6)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def keep_sharpness(
 
 
 def kept_sharpness(runs: Path) -> dict[str, float]:
-    """The entropy of a state by split, in nats; empty if it was not published."""
+    """The entropy of a state by split, in nats; empty where none was published."""
     path = sharpness_of(runs)
     return dict(read_manifest(path).facts) if is_published(path, KIND) else {}
 

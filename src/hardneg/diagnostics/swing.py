@@ -25,7 +25,7 @@ REPEATS, STAYS, RETURNS, LEAVES = range(4)  # episodes until the passage is in a
 
 @dataclass(frozen=True)
 class Swing:
-    """The number of passages of each query that swing, by the episode in which they were in first."""
+    """How many passages of each query swing, by the episode in which they were in first."""
 
     names: tuple[str, ...]  # [E] of the episodes
     query_rows: Int32  # [Q] ascending

@@ -298,7 +298,7 @@ class Layout:
         return self.path / "versions"
 
     def exported(self, step: int) -> Path:
-        """The model after a step, published to mine with."""
+        """The model of a step, published to mine with."""
         return self.path / f"{EXPORTS}/step-{step:07d}"
 
     def exported_ranker(self, step: int) -> Path:

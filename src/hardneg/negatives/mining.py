@@ -286,7 +286,7 @@ def within_bounds(
 
     Raises
     ------
-    SettingsError : there are bounds, but no model that mines.
+    SettingsError : there are bounds, and no model that mines.
     """
     if filters == ALL:
         return drawn

@@ -247,7 +247,7 @@ class MeasuredStage:
         return self.stage.made[self.name]
 
     def advance(self, until: int | None = None) -> None:
-        """Train until ``until`` steps are made (None: all), and measure the states that are due before that."""
+        """Train until ``until`` steps are made (None: all), and measure the states that are due up to then."""
         stages.begin(kind_of(self.name))
         until = self.last if until is None else min(until, self.last)
         while not self.finished:
@@ -264,7 +264,7 @@ class MeasuredStage:
         return load_encoder(str(self.model), device=self.encoder.device)
 
     def _evaluate(self) -> None:
-        """Measure the present state if it is due, and end training if patience has ended."""
+        """Measure the present state, if that is due, and end training if patience has ended."""
         if self.dev is None or not self.dev.is_due(self.made):
             return
         try:

@@ -1,4 +1,4 @@
-"""The speed at which this machine encodes, searches and trains, timed on a sample."""
+"""How fast this machine encodes, searches and trains, timed on a sample."""
 
 from __future__ import annotations
 

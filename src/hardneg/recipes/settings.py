@@ -85,7 +85,7 @@ class TrainingSettings(Settings):
     warmup: float = Field(0.1, ge=0)
     clip: float = Field(1.0, gt=0)
     micro_queries: int | None = Field(None, ge=1)  # queries of a micro-batch, for accumulation
-    gradient_cache: bool = False  # instead: the whole step at once, in the memory of one chunk
+    gradient_cache: bool = False  # instead: the whole step at once, through the memory of one chunk
     cache_tokens: int = Field(4096, ge=16)  # of a chunk
     recompute_layers: bool = operational(False)  # in the backward pass, instead of keeping what they computed
     mask_known_positives: bool = True

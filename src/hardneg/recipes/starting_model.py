@@ -20,7 +20,7 @@ def own_encoder(source: ModelSource, settings: TrainingSettings) -> BiEncoder:
 
 
 def starting_encoder(source: ModelSource, settings: TrainingSettings) -> BiEncoder:
-    """A fresh model as training starts with it: with the changes that the settings make."""
+    """A fresh model as training starts with it: with what the settings override."""
     return as_trained(read_model(source), settings)
 
 

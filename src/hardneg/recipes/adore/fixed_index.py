@@ -32,7 +32,7 @@ def check_options(kind: str, n: int, dim: int, options: Mapping[str, int]) -> No
 
 
 def build_once(state: Snapshot, experiment: Experiment, kind: str, options: Mapping[str, int]) -> Index:
-    """The experiment's own index over a state's passages, which is built unless it exists."""
+    """The experiment's own index over a state's passages; it is built unless it exists."""
     path = experiment.layout.index
     inputs = {"embeddings": state.passages.digest, **state.passages.manifest.inputs}
     passages = state.passages

@@ -121,7 +121,7 @@ class Shelf:
         ]
 
     def publish(self, game: Game, model: str, iteration: int) -> None:
-        """Publish a model after its turn in an iteration, if it is needed and not published."""
+        """Publish a model after its turn in an iteration, if it is needed and not there."""
         if not self.is_missing(model, iteration):
             return
         inputs = {"step": str(self.settings.after(iteration)[model])}

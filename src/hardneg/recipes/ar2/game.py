@@ -170,7 +170,7 @@ class Game:
     ----------
     encoder : G⁰, which is trained.
     ranker : D⁰; a copy of it is trained.
-    before : positions (steps made, by model) at which an artefact still has to be made.
+    before : positions (steps made, by model) at which something still has to be made.
 
     Attributes
     ----------
