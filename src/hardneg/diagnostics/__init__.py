@@ -1,1 +1,1 @@
-"""What training did: forgetting, composition, and the like."""
+"""Diagnostics of training: measures by state, forgetting, composition of negatives, pairwise errors, audits."""

@@ -1,9 +1,9 @@
-"""False negatives: which negatives of a pool are probably relevant, by several signals and by all together.
+"""An audit of false negatives: signals, and their sum, that tell which negatives of a pool are probably relevant.
 
 Mined negatives that nobody judged are often relevant: Qu et al., "RocketQA" (NAACL 2021), Section 3.2, looked at
 the best-ranked unjudged passages of MS MARCO, and found most of them so. Each signal gives every pair of a query
-and a negative a value, and fires where the value reaches a threshold. One line puts the signals together
-(:func:`suspicion`), so that a person can tell why a pair stands where it stands.
+and a negative a value, and fires if the value reaches a threshold. A plain sum puts the signals together
+(:func:`suspicion`), so that a person can tell why a pair is ranked high or low.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ Float64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 Texts = Callable[[int], str]  # passage row -> its text
 
-WORDS = 3  # of a run
-FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)  # odd: of each place
+WORDS = 3  # words of a run
+FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)  # odd, by place
 HELD = 1 << 14  # passages whose runs are held at a time
 NOTHING = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """The distinct pairs of a query and a negative, query by query, each as its first entry has it."""
+    """The distinct pairs of a query and a negative, query by query; the first entry of a pair gives its source."""
 
     pool: NegativePool
     entries: Int64  # [n] the first entry of each pair in the pool
@@ -65,7 +65,7 @@ class Pairs:
 
     @cached_property
     def offsets(self) -> Int64:
-        """Which pairs belong to each query of the pool [Q + 1]."""
+        """The offsets [Q + 1] of the pairs of each query of the pool."""
         return np.searchsorted(self.entries, self.pool.offsets)
 
     @property
@@ -90,7 +90,7 @@ class Pairs:
 def runs_of(text: str) -> Int64:
     """The distinct runs of three words of a text, lower-cased, as numbers of 64 bits [n], each once.
 
-    A text of fewer words is one run, an empty one has none. Like texts have like numbers only in one process.
+    A text of fewer words is one run; an empty text has no run. Equal runs have equal numbers only in one process.
     """
     words = np.fromiter(map(hash, tokens_of(text)), np.int64).view(np.uint64)
     if not len(words):
@@ -104,11 +104,11 @@ def runs_of(text: str) -> Int64:
 
 
 def likeness(pairs: Pairs, text_of: Texts) -> Float32:
-    """How much each negative's text [n] is like that of the positive that it is most like: Jaccard, 0 to 1.
+    """The Jaccard similarity [n], 0 to 1, of each negative's text and the text of the most similar positive.
 
-    The share of the runs of three words that the two texts have in common (Broder, "On the resemblance and
-    containment of documents", 1997). It is exact, without MinHash: that finds like texts among all passages, and
-    here the pairs are given. Runs are compared by hashes of 64 bits.
+    It is the share of the runs of three words that two texts have in common (Broder, "On the resemblance and
+    containment of documents", 1997). It is computed exactly: MinHash serves to find similar texts among all
+    passages, but here the pairs are given. Runs are compared by hashes of 64 bits.
     """
     known = lru_cache(HELD)(lambda row: runs_of(text_of(row)))
     values, offsets = np.zeros(len(pairs), np.float32), pairs.offsets
@@ -152,11 +152,11 @@ def _likeness(pairs: Pairs, start: int, stop: int, known: Callable[[int], Int64]
 
 
 def places(run: Run, query_rows: Int32, passage_rows: Int32) -> Int64:
-    """The place [n] from 1 of each passage in the list of its query; 0 where it is not there.
+    """The place [n] from 1 of each passage in the list of its query; 0 if it is not in the list.
 
     Parameters
     ----------
-    run : one list for a query, or none.
+    run : a run with at most one list for each query.
     """
     rows, which = np.unique(query_rows, return_inverse=True)
     by_query = np.argsort(which, kind="stable")
@@ -182,7 +182,7 @@ def places(run: Run, query_rows: Int32, passage_rows: Int32) -> Int64:
 def above(run: Run, pairs: Pairs, mine: Int64) -> Bool:
     """Whether each negative [n] stands in the run above all positives of its query.
 
-    Positives that the run has not found stand below all that it has.
+    Positives that are not in the run count as below all its hits.
 
     Parameters
     ----------
@@ -202,7 +202,7 @@ def above(run: Run, pairs: Pairs, mine: Int64) -> Bool:
 
 @dataclass(frozen=True)
 class Kind:
-    """What a signal counts, and from which number on it fires."""
+    """The meaning of a signal, and the threshold from which on it fires."""
 
     meaning: str
     threshold: float
@@ -220,12 +220,13 @@ KINDS: Mapping[str, Kind] = {
 
 @dataclass(frozen=True)
 class Signal:
-    """What a signal says of every pair [n].
+    """The values of a signal for every pair [n].
 
     Attributes
     ----------
-    values : it fires where they reach the threshold; NaN: not known, it does not fire.
-    strength : by which it orders pairs; of two the greater is the more suspected.
+    values : the signal fires for a pair if its value reaches the threshold. NaN: the value is not known, and the
+        signal does not fire.
+    strength : the numbers by which the signal orders pairs; a pair with a greater one is more suspected.
     """
 
     name: str
@@ -235,13 +236,13 @@ class Signal:
 
     @cached_property
     def fires(self) -> Bool:
-        """For which pairs [n] the signal fires."""
+        """Whether the signal fires for each pair [n]."""
         return np.asarray(self.values >= self.threshold)
 
 
 @dataclass(frozen=True)
 class StateRun:
-    """What a state of the model retrieves for the queries of a pool."""
+    """The run of a state of the model for the queries of a pool."""
 
     name: str
     run: Run
@@ -253,7 +254,7 @@ Said = tuple[Float32, Float32]  # values and strength of a signal
 def by_ranker(pairs: Pairs, score: Callable[[Int32, Int32], Float32]) -> Float32:
     """By how much the ranker's score of each negative [n] exceeds that of the best positive.
 
-    NaN where a query has no positive.
+    The value is NaN for a query without positives.
     """
     positives, positions = pairs.pool.positives, pairs.positions
     owner = owners(positives.offsets)
@@ -266,14 +267,14 @@ def by_ranker(pairs: Pairs, score: Callable[[Int32, Int32], Float32]) -> Float32
 
 
 def by_kept_scores(pairs: Pairs, of_entries: Float32, of_positives: Float32) -> Float32:
-    """What :func:`by_ranker` gives, of the scores that a ranker left in the pool."""
+    """The result of :func:`by_ranker`, computed from the scores that a ranker left in the pool."""
     positives = pairs.pool.positives
     found = of_entries[pairs.entries]
     return leads(found, pairs.positions, of_positives, owners(positives.offsets), len(positives))
 
 
 def leads(scores: Float32, positions: Int64, of_positives: Float32, owner: Int64, queries: int) -> Float32:
-    """Each score [n] less the best of the positives' of its query; NaN where there is none."""
+    """Each score [n] minus the best score of its query's positives; NaN if there is no such score."""
     best = np.full(queries, -np.inf, np.float32)
     np.fmax.at(best, owner, of_positives)
     best[np.isinf(best)] = np.nan
@@ -284,8 +285,8 @@ def by_states(pairs: Pairs, states: Sequence[StateRun]) -> Said:
     """The signal ``retriever``: how near the top the states rank each negative.
 
     The value is the mean :func:`nearness` over the states, where a state that ranks the negative below a positive
-    counts 0. So one state must rank it high, or several, and the value is the same for any number of states.
-    Pairs are ordered by the mean nearness alone.
+    counts 0. Because it is a mean, it does not grow with the number of states. Pairs are ordered by the mean
+    nearness alone, whether or not a positive is ranked higher.
     """
     seen, near = np.zeros(len(pairs), np.float32), np.zeros(len(pairs), np.float32)
     for state in states:
@@ -305,8 +306,8 @@ def by_both(pairs: Pairs, bm25: Run, newest: Run) -> Said:
 def nearness(found: Int64) -> Float32:
     """How near the top of its query's list each negative [n] stands: 1 / log2(1 + place); 0 if it is not there.
 
-    The discount of nDCG: a step matters the less, the further down it is. Places 1 to 4 have 0.43 or more, places
-    up to 15 have 0.25 or more.
+    This is the discount of nDCG: a difference of one place matters less, the further down the list it is. Places 1
+    to 4 have 0.43 or more, places up to 15 have 0.25 or more.
     """
     return np.where(found > 0, 1 / np.log2(1 + np.maximum(found, 1)), 0).astype(np.float32)
 
@@ -322,7 +323,7 @@ def standing(run: Run, pairs: Pairs) -> tuple[Float32, Bool]:
 
 @dataclass(frozen=True)
 class Audit:
-    """The pairs of a pool with what each signal says of them."""
+    """The pairs of a pool with the values of all signals."""
 
     pairs: Pairs
     signals: tuple[Signal, ...]
@@ -372,11 +373,12 @@ class Audit:
 def suspicion(strengths: Sequence[Float32], count: int) -> Float64:
     """How suspected each pair [n] is: the sum over the signals of -ln p, Fisher's way to combine tests.
 
-    Of the pairs for which a signal is known, p is the share for which it is at least as strong as for this one. So
-    no signal needs a weight or a scale: what counts is how rare such a strength is. A signal that is as strong for
-    every pair adds nothing. Where it is not known (NaN) it adds 1, the mean of -ln p over evenly spread p, which
-    speaks neither for nor against the pair. The signals are not independent, so the sum orders pairs and is no
-    probability (Fisher, "Statistical Methods for Research Workers", 4th edition, 1932, Section 21.1).
+    For each signal, p is a share of the pairs for which the signal is known: the share for which it is at least as
+    strong as for this pair. So no signal needs a weight or a scale; only the rarity of a strength counts. A signal
+    that is equally strong for all pairs adds nothing. A signal that is not known for a pair (NaN) adds 1, which is
+    the mean of -ln p over evenly spread p and speaks neither for nor against the pair. The signals are not
+    independent, so the sum orders pairs but is no probability (Fisher, "Statistical Methods for Research Workers",
+    4th edition, 1932, Section 21.1).
     """
     total = np.zeros(count)
     for strength in strengths:
@@ -404,7 +406,7 @@ def audit_pairs(
     bm25: Run | None = None,
     thresholds: Mapping[str, float] | None = None,
 ) -> Audit:
-    """Put together what can be known of the pairs; a signal for which nothing is given is left out.
+    """Compute the signals of the pairs; a signal whose inputs are not given is left out.
 
     Parameters
     ----------
@@ -412,10 +414,10 @@ def audit_pairs(
     answers : queries [n], passages [n] -> whether each passage contains an answer of its query.
     score : queries [n], passages [n] -> the ranker's score of each pair; None: those that the pool keeps, if any.
     states : in the order of training; the last is the newest.
-    leads : queries [n], passages [n] -> by how much each passage led its query's positive in the steps that were
-        trained on the pair, in logits, in the mean; NaN where no step was.
+    leads : queries [n], passages [n] -> the lead in logits of each passage over its query's positive, as the mean
+        over the steps that were trained on the pair; NaN for a pair without such a step.
     bm25 : the run of BM25 for the queries of the pool.
-    thresholds : signal -> the value from which on it fires, in place of that of :data:`KINDS`.
+    thresholds : signal -> the value from which on it fires; replaces the threshold of :data:`KINDS`.
     """
     said: dict[str, Said] = {}
     if text_of is not None:

@@ -1,7 +1,7 @@
 """The audit as HTML: a page, or a section of a report, in which a person labels suspected negatives by keyboard.
 
-Everything is in the one file: no network is needed, and none is asked. Texts are escaped, and marks that would
-hide or turn what stands behind them are shown by their code.
+The page is a single file and uses no network. Texts are escaped. Characters that would hide the text after them or
+reverse its direction are shown by their code.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def audit_page(found: Mapping[str, Any]) -> bytes:
 def audit_section(found: Mapping[str, Any]) -> str:
     """An audit as a part of a page: style, tables, pairs side by side, and the script that labels them.
 
-    It needs nothing from the page around it and takes keys only while the focus is in its list. A page has one.
+    The section needs nothing from the page around it, and takes keys only while the focus is in its list. A page
+    may have only one such section.
     """
     return _within(
         f"<p>{_summary(found)}</p>",
@@ -56,7 +57,7 @@ def audit_section(found: Mapping[str, Any]) -> str:
 
 
 def labelling(suspects: Sequence[Mapping[str, Any]]) -> str:
-    """Suspected pairs side by side, with what labels them and saves the labels; a page has one such list."""
+    """Suspected pairs side by side, with the controls to label them and save the labels, once in a page."""
     return _within(_listed(suspects))
 
 
@@ -153,5 +154,5 @@ def _passage(name: str, passage: Mapping[str, Any]) -> str:
 
 
 def attribute(value: str) -> str:
-    """An id as the value of an attribute: whole, for it is saved again."""
+    """An id as the value of an attribute; it is not cut, because the script saves it with the label."""
     return escape(value, quote=True)

@@ -55,17 +55,17 @@ def positive_counts(positives: Positives) -> Int64:
     return spans(positives.offsets)
 
 
-MARKS = "/:#|._-"  # between the name of a part and the rest of an id, as they are tried
+MARKS = "/:#|._-"  # characters between the name of a part and the rest of an id, in the order of trial
 MOST_PARTS = 12
 OTHERS = "other parts"
 
 
 def parts_of(ids: Sequence[str]) -> list[str] | None:
-    """The part of a collection that each id names: what stands before a mark, such as ``numpy`` of ``numpy.sum``.
+    """The part of a collection that each id names, before a mark, such as ``numpy`` in ``numpy.sum``.
 
-    The mark is the first of :data:`MARKS` that all ids have, and that parts them into few large parts: the
-    :data:`MOST_PARTS` largest hold more than half of the ids. Smaller parts are :data:`OTHERS`. None where ids
-    name no part, or all the same.
+    The mark is the first of :data:`MARKS` that all ids have and that divides them into few large parts: the
+    :data:`MOST_PARTS` largest hold more than half of the ids. Smaller parts are :data:`OTHERS`. The result is None
+    if ids name no part, or all ids name the same part.
     """
     for mark in MARKS:
         if not len(ids) or not all(mark in one[1:] for one in ids):
@@ -98,7 +98,7 @@ def source_counts(pools: Iterable[NegativePool], query_rows: Int32) -> Int64:
 
 
 class Group(NamedTuple):
-    """What happened to the queries of a group; values are of a measure, from 0 to 1."""
+    """The change of a measure for the queries of a group; values are from 0 to 1."""
 
     name: str
     queries: int
@@ -120,7 +120,7 @@ def by_label(before: Float64, after: Float64, labels: Sequence[Any]) -> list[Gro
     Parameters
     ----------
     before, after : [Q] a measure of the same queries, of two states of the model.
-    labels : [Q] what is compared as a text; groups come in the order in which labels appear.
+    labels : [Q] labels, which are compared as texts; groups come in the order in which labels first appear.
     """
     names = list(dict.fromkeys(map(str, labels)))
     number = {name: i for i, name in enumerate(names)}
@@ -128,10 +128,11 @@ def by_label(before: Float64, after: Float64, labels: Sequence[Any]) -> list[Gro
 
 
 def by_source(before: Float64, after: Float64, counts: Int64) -> list[tuple[str, Group]]:
-    """The change in groups of training queries by the source of their negatives, each with what it is a group by.
+    """The change in groups of training queries by the source of their negatives, as (property, group).
 
-    First by the source of most of a query's negatives (the first of :data:`SOURCES` among equals). Where this is
-    the same for all that have any, by the share of each source instead, in quarters.
+    Queries are grouped by the source of most of their negatives (the first of :data:`SOURCES` among equals). If
+    that is the same for all queries that have negatives, groups by the share of each source, in quarters, are
+    added.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a model's card says: where it comes from, how it was trained, what it measured."""
+"""The content of a model card: where the model comes from, how it was trained, and its results."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def model_card(about: str, data: TrainingData, results: Mapping[str, Any], setti
 
 
 def among_of(split: str, results: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    """What a heading says of the passages among which a split was judged; "" where it was among all."""
+    """The words of a heading for the passages among which a split was judged; "" if it was among all."""
     count = few_of_dev(results, settings.get("dev_passages")) if split == "dev" else None
     return "" if count is None else f" (among the first {count} BM25 passages of its queries, and the positives)"
 
@@ -75,7 +75,7 @@ def card_metadata(
 
 
 def gain_lines(results: Mapping[str, Any]) -> list[str]:
-    """What re-ranking gained by the first measure, a line for each split; none where no ranker was trained."""
+    """The lines that say what re-ranking gained by the first measure, by split; empty without a trained ranker."""
     said = results.get("reranked", {})
     first = {"bm25": "BM25", "retriever": "the retriever"}.get(said.get("first", ""))
     lines = []

@@ -29,8 +29,8 @@ from hardneg.records import Int64, Positives
 Float64 = NDArray[np.float64]
 
 SORTED = 1 << 17  # entries sorted together
-WINDOW = 14  # episodes whose sets of times fit into 32 bits, with two times of what was before
-MASKED = 16  # up to so many lists, the sets of lists that share a passage are counted
+WINDOW = 14  # episodes whose sets of times fit into 32 bits: two times each, and two for earlier lists
+MASKED = 16  # with at most so many lists, pairs are counted by the set of lists that have them
 OTHER = "other"  # the encounter of pool entries that none of the lists before the pool has
 MOVING = ("query", "lookahead", "dynamic")  # sources that give other passages in each episode
 ORDER = tuple(name for name in SOURCES if name not in MOVING) + MOVING  # within an episode
@@ -63,7 +63,7 @@ class Composition:
         ]
 
     def __add__(self, other: Composition) -> Composition:
-        """The composition of the queries of both, where the lists of a part of the queries are given at a time."""
+        """The composition over the queries of both, for lists that come for a part of the queries at a time."""
         assert (self.names, self.met) == (other.names, other.met)
         entries, carried = self.entries + other.entries, self.carried + other.carried
         return Composition(self.names, self.met, entries, carried)
@@ -84,10 +84,10 @@ def composition(
         them: BM25, "episode 1 query", "episode 1 lookahead", "episode 1 pool", "episode 2 query", ...
     pools : names of the lists that are pools, whose entries were drawn from lists before them. A passage that
         first appears in a pool, because it was drawn at random for instance, was met as "other".
-    positives : D+(q); an entry that is a positive of its query does not count. Entries with a positive's text do:
-        give the lists that ``negatives.candidates`` makes where this matters.
+    positives : D+(q); an entry that is a positive of its query does not count. An entry with a positive's text
+        counts; if that matters, give lists that ``negatives.candidates`` makes.
 
-    The lists must not be empty. They may belong to different queries; each query counts with the lists it has.
+    At least one list must be given. Lists may belong to different queries; each query counts with its own lists.
     """
     names = tuple(lists)
     known = 0 if positives is None else 1
@@ -211,7 +211,7 @@ class NewNegatives:
     episode: str
     candidates: int
     new: int  # in no list before
-    near: int | None  # of these, in ANN(d+) of the episode before; None: the first episode has none before it
+    near: int | None  # of these, in ANN(d+) of the episode before; None if there are no such lists
 
     @property
     def share(self) -> float | None:
@@ -235,7 +235,7 @@ def new_negatives(
     Parameters
     ----------
     candidates : episode -> its candidates ``ANN(q)``, in order of the episodes; at least one.
-    near : episode -> the lookahead lists ``ANN(d+)`` of that episode, where they are there.
+    near : episode -> the lookahead lists ``ANN(d+)`` of that episode, if there are any.
     before : lists that training met before the first episode, such as BM25's.
     positives : D+(q); a positive of its query is no candidate.
     """
@@ -254,8 +254,9 @@ def _new_of(
 ) -> list[NewNegatives]:
     """The new negatives of some episodes.
 
-    A set of times says all of a pair: 0 for a positive, 1 for what was met before these episodes, and for each of
-    them, i, 2 + 2i for ANN(d+) of the episode before and 3 + 2i for its candidates.
+    Each pair has a set of times. Time 0 means that the passage is a positive, and time 1 that it was met before
+    these episodes. For the i-th of these episodes, time 2 + 2i means that it was in ANN(d+) of the episode before,
+    and time 3 + 2i that it was among the candidates.
     """
     names = list(candidates)
     met = [(0, one) for one in positives]

@@ -1,4 +1,4 @@
-"""What training cost: seconds, tokens, steps and memory of each stage.
+"""The cost of training: seconds, tokens, steps and memory of each stage.
 
 Table 6 of Sun et al. (ANCE-Tele, EMNLP 2022), Table 5 of Xiong et al. (ANCE, ICLR 2021) and Table 4 of Zhan et al.
 (STAR and ADORE, SIGIR 2021).
@@ -21,9 +21,7 @@ MACHINE = "begin"  # the rows that say where an execution runs
 class Cost:
     """The cost of the rows of one kind."""
 
-    of: tuple[
-        Any, ...
-    ]  # what the rows have in common, such as ("encode", "passage"); None where a row has no such
+    of: tuple[Any, ...]  # values that the rows share, such as ("encode", "passage"); None if a row lacks the field
     times: int  # rows
     cached: int  # of these, found ready and not made again
     seconds: float  # sum; stages of two processes may run at once, and one stage inside another
@@ -35,12 +33,12 @@ class Cost:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Tokens in a second; None if there are none."""
+        """Tokens a second; None if no tokens or no seconds were counted."""
         return self.tokens / self.seconds if self.tokens and self.seconds else None
 
     @property
     def seconds_per_step(self) -> float | None:
-        """Seconds that an optimiser step took; None if there are none."""
+        """Seconds that an optimiser step took; None if there were no steps."""
         return self.seconds / self.steps if self.steps else None
 
     def as_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Pairwise errors as they were counted: by query, kept beside a state's runs, and compared between states.
+"""Counted pairwise errors: by query, stored beside a state's runs, and compared between states.
 
 Table 1 and Figure 3 of Zhan et al., "Optimizing Dense Retrieval Model Training with Hard Negatives", SIGIR 2021.
 The module loads no torch, so a report reads what :mod:`hardneg.diagnostics.pairwise_errors` counted.
@@ -44,10 +44,10 @@ class PairwiseErrors:
     def distribution(self) -> list[dict[str, Any]]:
         """Shares of the queries and of all errors, by decades of a query's errors (STAR, Fig. 3).
 
-        Each row is of queries with ``least`` errors or more and fewer than ``below``; the first: without any.
+        A row is for queries with at least ``least`` and fewer than ``below`` errors; the first, for those without.
         """
         errors = self.of_queries()[spans(self.offsets) > 0]
-        decades = np.char.str_len(errors.astype(str)) * (errors > 0)  # digits: no logarithm to be rounded
+        decades = np.char.str_len(errors.astype(str)) * (errors > 0)  # digits: exact, unlike a logarithm
         count = np.bincount(decades)
         total = np.bincount(decades, errors)
         return [
@@ -61,7 +61,12 @@ class PairwiseErrors:
         ]
 
     def as_json(self, top: int = TOP) -> dict[str, Any]:
-        """``total`` and ``top`` mean errors a query, how many ``queries``, ``k`` of the latter, distribution."""
+        """The figures for ``results.json``.
+
+        ``total`` is the mean number of errors of a query, ``top`` the mean if at most ``k`` count for each
+        positive, ``queries`` the number of queries with positives; ``distribution`` is that of
+        :meth:`distribution`.
+        """
         return {
             "total": self.mean(),
             "top": self.mean(top),
@@ -89,7 +94,7 @@ def load_errors(path: Path) -> PairwiseErrors:
 
 
 def most_errors(hits: JudgedHits, top: int = TOP) -> int:
-    """K of the lists of a run: ``top``, or the fewest passages of a list that are no positive, if these are fewer.
+    """The K for the lists of a run: ``top``, or the smallest number of irrelevant passages in a list, if less.
 
     Queries without a list do not count.
     """

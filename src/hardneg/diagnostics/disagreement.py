@@ -15,8 +15,8 @@ class Disagreement(NamedTuple):
     """Shares over the queries of two runs, from 0 (the same order) to 1 (the order reversed)."""
 
     queries: int
-    first: float  # of queries whose first hits differ
-    swapped: float  # mean over queries: of pairs of the retriever's first hits, those the ranker turns round
+    first: float  # share of queries whose first hits differ
+    swapped: float  # mean over queries of the share of pairs of the retriever's first hits that the ranker swaps
 
 
 def disagreement(retriever: Run, ranker: Run, *, depth: int = DEPTH) -> Disagreement:
@@ -26,7 +26,7 @@ def disagreement(retriever: Run, ranker: Run, *, depth: int = DEPTH) -> Disagree
     ----------
     retriever : the run that is re-ranked.
     ranker : its hits in the ranker's order; queries in the same order.
-    depth : how many of the retriever's first hits are compared; those that the ranker's run has not are left out.
+    depth : how many of the retriever's first hits are compared; hits that the ranker's run lacks are left out.
 
     Raises
     ------

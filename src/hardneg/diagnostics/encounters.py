@@ -1,8 +1,8 @@
-"""Which passages stand in which of several lists of a query: one sorted pass over blocks of queries.
+"""Encounters of a query's passages in several lists, found by one sorted pass over blocks of queries.
 
-Composition and swing of negatives ask the same: in which lists, ordered by time, does a query meet a passage? The
-entries of all lists are packed into numbers of 64 bits (query, passage, time, list) and sorted, a block of queries
-at a time. So the memory needed grows neither with the number of queries nor with the corpus.
+Composition and swing of negatives ask one question: in which lists, ordered by time, does a query meet a passage?
+The entries of all lists are packed into numbers of 64 bits (query, passage, time, list) and sorted, a block of
+queries at a time. So the memory needed grows neither with the number of queries nor with the corpus.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from hardneg.negatives.pool import blocks, matches
 from hardneg.records import Int32, Int64, offsets_of, owners, pair_keys, spans, take_spans
 
 BLOCK = 1 << 19  # entries sorted together
-KEYS = 1 << 16  # the same of short numbers, whose temporaries then stay in the processor's cache
-PASSAGE_BITS = 31  # of a pair of a query and a passage
-LOOSE = 1.5  # as many cells as entries, or more, are too many for rows
+KEYS = 1 << 16  # short numbers sorted together, so few that temporaries stay in the processor's cache
+PASSAGE_BITS = 31  # bits of the passage in the number of a pair
+LOOSE = 1.5  # queries are sorted as rows of a matrix if it has at most so many cells for each entry
 _BITS = 63
 _SHORT = 29  # bits of a passage and a time, so that 8 queries or more fit into 32 bits
 
@@ -130,9 +130,9 @@ def encounters(
 class Keys:
     """The entries of some queries in lists that are met one after another, as sorted numbers.
 
-    A number is made of the query (from 0), the passage and the time, so two neighbours are of the same query and
-    passage exactly where no bit above those of the time differs. If it is guarded, the highest bit of a time is 0,
-    and then this is so exactly where they differ by less than ``1 << time_bits - 1``.
+    A number is made of the query (from 0), the passage and the time. So two neighbours have the same query and
+    passage exactly if no bit above those of the time differs. In guarded numbers the highest bit of the time is 0.
+    Then two neighbours have the same query and passage exactly if they differ by less than ``1 << time_bits - 1``.
     """
 
     start: int  # the first query
@@ -159,7 +159,7 @@ class Keys:
     def lists(self) -> NDArray[np.uint32] | None:
         """For each query and passage a number [m] whose bit i says whether it was met at time i.
 
-        None where a query met a passage twice at a time. All times must lie below 32.
+        The result is None if a query met a passage twice at one time. All times must lie below 32.
         """
         keys, kind = self.keys, self.keys.dtype.type
         if not len(keys):
@@ -170,7 +170,7 @@ class Keys:
         ends = np.flatnonzero(np.append(differences >= kind(1 << self.time_bits), True))
         bits = (keys & kind((1 << self.time_bits) - 1)).astype(np.uint32, copy=False)
         np.left_shift(np.uint32(1), bits, out=bits)
-        sums = np.cumsum(bits, dtype=np.uint32)[ends]  # it may wrap: differences do not see it
+        sums = np.cumsum(bits, dtype=np.uint32)[ends]  # may wrap, which does not change differences
         return np.diff(sums, prepend=np.uint32(0))
 
     def distinct(self) -> Keys:
@@ -209,8 +209,8 @@ def sorted_keys(
     query_rows : [Q] distinct; the entries of other queries are left out.
     times : when the entries of each list are met, from 0; None: those of list i at time i.
     block : about so many entries are held together; a query is never divided.
-    numbered : the numbers tell the query, and are guarded; False: they only tell neighbours of different queries
-        apart, so that blocks can be longer.
+    numbered : True: the numbers name the query, and are guarded. False: they only tell neighbouring queries apart,
+        so that blocks can be longer.
     """
     moments = range(len(lists)) if times is None else times
     aligned = [_Aligned.of(DatedLists(one, time), query_rows) for time, one in zip(moments, lists, strict=True)]
@@ -257,8 +257,8 @@ class _Part(NamedTuple):
         keys |= np.repeat(self.heads, self.lengths)
 
     def write_rows(self, cells: NDArray[np.unsignedinteger]) -> None:
-        """Write the numbers of each query's entries into its row; where it has too few, the highest number."""
-        if len(self.passages) == cells.size:  # mostly: then nothing need be repeated
+        """Write the numbers of each query's entries into its row; the highest number fills the end of the row."""
+        if len(self.passages) == cells.size:  # the usual case: all rows are full
             np.left_shift(self.passages.reshape(cells.shape), self.shift, out=cells)
             np.bitwise_or(cells, self.heads[:, None], out=cells)
             return
@@ -279,9 +279,9 @@ def _sorted(parts: Sequence[_Part], total: int) -> NDArray[np.unsignedinteger]:
 
 
 def _sorted_rows(parts: Sequence[_Part], lengths: Int64) -> NDArray[np.unsignedinteger]:
-    """The numbers of some queries' entries, query by query, ascending; each has so many ``lengths`` [q].
+    """The numbers of some queries' entries, query by query, ascending; ``lengths`` [q] counts those of a query.
 
-    Each query is a row that is sorted apart, which is several times as fast as all at once.
+    Each query is a row that is sorted by itself, which is several times as fast as sorting all together.
     """
     widths = [int(part.lengths.max(initial=0)) for part in parts]
     rows, filled = np.empty((len(lengths), sum(widths)), parts[0].heads.dtype), 0

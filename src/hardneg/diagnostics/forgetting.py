@@ -1,7 +1,7 @@
 """Forgetting: training queries that a model answered better before further training.
 
 Figures 4 and 8 and Table 9 of Sun et al., "Reduce Catastrophic Forgetting of Dense Retrieval Training with
-Teleportation Negatives", EMNLP 2022. The runs of all training queries are compared, with positives in them.
+Teleportation Negatives", EMNLP 2022. The runs of all training queries are compared; positives stay in the runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def reciprocal_ranks(run: Run, positives: Positives, depth: int = 100) -> Float6
 
 
 def reciprocal_ranks_of(hits: JudgedHits, depth: int = 100) -> Float64:
-    """Reciprocal rank [Q] of the best of the relevant hits of every query; 0 if none is among the first ones."""
+    """Reciprocal rank [Q] of the best relevant hit of every query; 0 if none is among the first ``depth`` hits."""
     rank = first_rank(hits, depth)
     return np.where(rank > 0, 1.0 / np.maximum(rank, 1), 0.0)
 

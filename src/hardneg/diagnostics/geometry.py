@@ -93,7 +93,7 @@ class Hubness:
 
     @property
     def never(self) -> float:
-        """The share of the corpus that is among nobody's first hits (the antihubs)."""
+        """The share of passages that are among no query's first hits (the antihubs)."""
         return 1 - len(self.passage_rows) / self.n_passages
 
     def distribution(self) -> tuple[Int64, Int64]:

@@ -1,4 +1,4 @@
-"""What decides how good a run is: judgements of dev and test for measures, positives for training queries."""
+"""The judge of runs: it has judgements of dev and test for measures, and positives for training queries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hardneg.negatives.labels import answers_of, relevant
 from hardneg.records import Int32, Positives, Run
 from hardneg.search.bm25 import bm25_run
 
-MOST = 0.5  # of the passages: dev is judged among fewer, or among all
+MOST = 0.5  # share of the passages: dev is judged among fewer than these, or among all passages
 
 
 def evaluation_depth(measures: Sequence[Measure]) -> int:
@@ -27,15 +27,15 @@ def evaluation_depth(measures: Sequence[Measure]) -> int:
 
 @dataclass(frozen=True)
 class Judge:
-    """Scores the runs of all states of an experiment alike. Makes nothing but the cache of answers.
+    """Judges the runs of all states of an experiment in the same way, and writes nothing but caches.
 
     Parameters
     ----------
     data : judgements and training queries.
-    measures : by which dev and test are scored; the first one decides.
-    cache : the folder of the cache of answers, and of BM25's index where ``dev_passages`` asks for it.
-    dev_passages : judge dev among the first so many passages that BM25 finds for each of its queries, and their
-        positives; None, or where these are half of the passages or more: among all.
+    measures : the measures of dev and test; the first one decides which state is kept.
+    cache : the folder of the cache of answers, and of BM25's index if ``dev_passages`` needs it.
+    dev_passages : dev is judged among so many first hits of BM25 for each dev query, and the positives. If these
+        are half of all passages or more, or with None, dev is judged among all passages.
 
     Raises
     ------
@@ -52,7 +52,7 @@ class Judge:
 
     @cached_property
     def contains(self) -> Contains | None:
-        """What tells whether a passage contains an answer; None where that does not make it a positive."""
+        """The function that tells whether a passage is relevant beyond the qrels; None if only the qrels count."""
         return answers_of(self.data, self.cache)
 
     @property
@@ -62,9 +62,9 @@ class Judge:
 
     @cached_property
     def judged_among(self) -> Mapping[str, Int32]:
-        """The rows of the passages among which a split is judged, by split; a split without them: among all.
+        """The rows of the passages among which a split is judged, by split; other splits are judged among all.
 
-        To leave out a small part of the passages saves little, and figures among all of them are true ones.
+        Leaving out a small part of the passages would save little, and only figures among all passages are exact.
         """
         if self.dev_passages is None or self.data.dev is None:
             return {}

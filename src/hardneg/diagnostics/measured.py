@@ -77,13 +77,13 @@ def with_final(
 ) -> dict[str, Measured]:
     """All that was measured, with the state that is kept as ``final`` at the end, and the records settled.
 
-    Where the state after the last step is kept, it is renamed, and what an index retrieves of it too; another one
-    also stays under its own name.
+    If the state after the last step is kept, it is renamed, and so are its indexed forms. If another state is
+    kept, it appears twice: as ``final``, and under its own name.
 
     Parameters
     ----------
-    seen : by name, in the order of training.
-    last : what the state after the last step is called.
+    seen : what was measured, by name of the state, in the order of training.
+    last : the name of the state after the last step.
     chosen : the state that is kept; ``last`` is the one after the last step.
     again : the kept state, if it was measured once more, on dev and test.
     """

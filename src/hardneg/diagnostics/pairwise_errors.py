@@ -1,7 +1,8 @@
 """Counts pairwise errors: irrelevant passages that score higher than a relevant one.
 
 Table 1 and Figure 3 of Zhan et al., "Optimizing Dense Retrieval Model Training with Hard Negatives", SIGIR 2021:
-training on random negatives lowers their number, training on hard ones that of the first 200 of each positive.
+training on random negatives lowers the number of all errors; training on hard negatives lowers it if at most 200
+errors of each positive count.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def pairwise_errors(
 
 
 def relevant_above(owner: Int64, scores: Float32) -> Int64:
-    """How many positives of the same query score strictly higher than each [n]; ``owner`` [n] ascending."""
+    """For each positive [n], how many positives of its query score strictly higher; ``owner`` [n] ascending."""
     order = np.lexsort((-scores, owner))
     begins = np.ones(len(order), bool)
     begins[1:] = owner[order][1:] != owner[order][:-1]
@@ -75,9 +76,9 @@ def relevant_above(owner: Int64, scores: Float32) -> Int64:
 def errors_of_state(state: State, splits: Mapping[str, Qrels]) -> dict[str, dict[str, Any]]:
     """The pairwise errors of a state on every split that it can be counted on, as :meth:`PairwiseErrors.as_json`.
 
-    They are counted once and kept beside the state's runs, query by query. A split without positives has none, nor
-    has what an index retrieves or a document of several vectors, for whose ranks a pass over the vectors does not
-    speak.
+    They are counted once and kept beside the state's runs, query by query. A split without positives has no
+    errors. Errors are not counted for a state that an index retrieves, nor for documents of several vectors: in
+    both cases, counting over single vectors would not tell the ranks.
     """
     found = {name: kept_errors(state, name, qrels.positives()) for name, qrels in splits.items()}
     return {name: errors.as_json() for name, errors in found.items() if errors is not None}

@@ -1,4 +1,4 @@
-"""Re-ranking measured: runs with their first k hits in a model's order, beside the runs as they are.
+"""Measurement of re-ranking: runs whose first k hits a model re-ranks, compared with the runs as they are.
 
 The run of a re-ranked state is published once, so a killed experiment scores no pair twice. The values of every
 query are kept, so that tests can pair them.
@@ -59,8 +59,8 @@ class Reranker:
 
         Parameters
         ----------
-        title : what is done, for whoever watches.
-        depth : how deep the run was asked for, where lists may be shorter; None: as deep as the longest.
+        title : the title of the progress that people see.
+        depth : the depth to which the run was searched, although lists may be shorter; None: the longest list.
         """
         run = run if depth is None else run.cut(max(depth, self.k))
         if path is None:
@@ -83,7 +83,7 @@ class Reranker:
 
 
 def digest_of(run: Run) -> str:
-    """The identity of what a run says: its queries, passages and scores."""
+    """The digest of a run's content: its queries, passages and scores."""
     found = hashlib.sha256()
     for array in (run.query_rows, run.offsets, run.passage_rows, run.scores):
         found.update(np.ascontiguousarray(array).tobytes())
@@ -91,9 +91,9 @@ def digest_of(run: Run) -> str:
 
 
 class RankedState:
-    """A state of a ranker in an experiment: what it makes of the first runs of dev and test, published there.
+    """A state of a ranker in an experiment; its runs are the first runs of dev and test, re-ranked and published.
 
-    It stands where a state of a retriever does: what is searched for is taken from the first runs, and re-ranked.
+    It is used like a state of a retriever: a search takes the first run of a split and re-ranks it.
 
     Parameters
     ----------
@@ -163,12 +163,12 @@ def save_state(state: RankedState, path: Path, **facts: Any) -> None:
 
 @dataclass(frozen=True)
 class Gain:
-    """How a run of a split does before and after its first ``k`` hits are re-ranked.
+    """The evaluations of a split's run before and after its first ``k`` hits are re-ranked.
 
     Attributes
     ----------
-    before, after : with the values of every query, the same ones in both.
-    best : what no order of the first ``k`` hits can exceed; measures by answers are not in it.
+    before, after : evaluations with the values of every query; both have the same queries.
+    best : the evaluation of the best possible order of the first ``k`` hits, without measures by answers.
     """
 
     k: int
@@ -177,7 +177,7 @@ class Gain:
     best: Evaluation | None = None
 
     def of(self, measure: str) -> Float64:
-        """What each query that the measure counts gained [Q]; below 0 where it lost."""
+        """The gain [Q] of each query that the measure counts; below 0 for a loss."""
         return self.after.of(measure) - self.before.of(measure)
 
     def moved(self, measure: str) -> tuple[int, int]:
@@ -190,7 +190,7 @@ class Gain:
         return compare_states({AS_IT_IS: self.before, RERANKED: self.after}, [(RERANKED, AS_IT_IS)], seed=seed)
 
     def as_json(self) -> dict[str, Any]:
-        """What ``results.json`` says of it besides the tests."""
+        """The gain as an entry of ``results.json``, without the tests."""
         moved = {name: self.moved(name) for name in self.before.values}
         return {
             "k": self.k,
@@ -217,14 +217,14 @@ def gains(before: Measured, after: Measured, judge: Judge, k: int) -> dict[str, 
 
 
 def ranking_gains(seen: Mapping[str, Measured], judge: Judge, k: int) -> dict[str, Any]:
-    """What ``results.json`` says of a ranker besides: what its result gained over the runs that it re-ranks."""
+    """The entry of ``results.json`` for a ranker: the gain of the final ranker over the runs that it re-ranks."""
     first = RETRIEVED if RETRIEVED in seen else BM25
     found = {split: gain.as_json() for split, gain in gains(seen[first], seen[FINAL], judge, k).items()}
     return {"reranked": {"first": first, **found}}
 
 
 class Grades:
-    """The judgements as a scorer of pairs: what a perfect model would say; 0 of what nobody judged."""
+    """The judgements as a scorer of pairs, like a perfect model; a pair that nobody judged has the score 0."""
 
     def __init__(self, qrels: Qrels) -> None:
         keys = pair_keys(qrels.query_rows[owners(qrels.offsets)], qrels.passage_rows)

@@ -42,13 +42,13 @@ from hardneg.training.stage import RETRIEVER
 
 log = logging.getLogger(__name__)
 
-BESIDES = ("passing", "indexed", "reranked")  # kinds of states that are no stage of their own
+BESIDES = ("passing", "indexed", "reranked")  # kinds of states whose measurement is no stage of its own
 PUBLISHED = (BM25, RETRIEVED, UNTRAINED, FINAL)  # the states whose runs are written for people
 
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """How the states of an experiment are measured, which one is kept, and what its model card says.
+    """The plan by which states are measured, one of them is kept, and its model card is written.
 
     Attributes
     ----------
@@ -60,9 +60,10 @@ class EvaluationPlan:
     first_episode : the number of the first episode.
     keep : which state is the result: the last one, or the best on dev.
     about, settings, base_model : description, settings and base model (its name on the hub) in the model card.
-    own : the settings of the model as it came, whose lengths are set beside those in force; None: of a ranker.
-    in_steps : tokens of a passage in training steps, where search reads more; None: both read the same.
-    how : how the model that training starts from differs from the model as it came; "": it does not.
+    own : the settings of the model as it came, whose lengths are compared with those in force; None for a ranker.
+    in_steps : tokens of a passage in training steps, if search reads more; None: both read the same.
+    how : a text that says how the model that training starts from differs from the model as it came; "": it does
+        not differ.
     """
 
     measures: Sequence[Measure]
@@ -82,15 +83,15 @@ class EvaluationPlan:
 
 @dataclass(frozen=True)
 class Handling:
-    """What the end of a recipe asks of the kind of model that it trains.
+    """The functions and names that the end of a recipe needs for the kind of model that it trains.
 
     Attributes
     ----------
     kept : (chosen, last, layout, untrained) -> the state that is kept, to be measured on dev and test.
     save : publishes the model of a state, as :func:`~hardneg.models.saving.save_encoder` does.
-    besides : (states that were measured, judge) -> what else the results say.
-    model : its name in the metrics.
-    task : what hubs call what it does.
+    besides : (states that were measured, judge) -> further entries of the results.
+    model : the model's name in the metrics.
+    task : the name of the model's task on hubs.
     """
 
     kept: Callable[..., Any]
@@ -119,10 +120,11 @@ def evaluate_states(
 
     Parameters
     ----------
-    states : what the recipe yields; making the next one trains. The last one is of the last model.
-    bm25 : gives BM25's runs of the splits that judge.
-    untrained : gives the model as it came.
-    handling : of the kind of model; None: of a retriever.
+    states : the states that the recipe yields; to make the next one, the recipe trains. The last state is that of
+        the last model.
+    bm25 : judge -> BM25's runs of dev and test.
+    untrained : makes the model as it came.
+    handling : the handling of this kind of model; None: that of a retriever.
     """
     handling = handling or Handling(kept_state, save_state)
     judge = Judge(data, plan.measures, experiment.cache, plan.dev_passages)
@@ -170,7 +172,7 @@ def measure_all(
     plan: EvaluationPlan,
     bm25: Callable[[Judge], Mapping[str, Run]],
 ) -> tuple[dict[str, Measured], Any]:
-    """Measure BM25 and every state as it comes, and say how it does; also the last state itself."""
+    """Measure BM25 and every state as it comes, and log the values; returns them and the last state."""
     seen: dict[str, Measured] = {}
     stages.begin("bm25")
     if is_leader():
@@ -196,7 +198,7 @@ def measure_all(
 
 
 def told(one: Measured) -> dict[str, Any]:
-    """What a function of the user's is told of a state."""
+    """The facts of a state that the functions of the user get."""
     place = one.place if one.place is not None and one.place.is_dir() else None
     where = {"kind": one.record.kind, "episode": one.record.episode, "step": one.record.step, "path": place}
     return {**where, "measures": {split: dict(found.means) for split, found in one.evaluations.items()}}
@@ -231,7 +233,7 @@ def note_cost(seen: Seen, measure: Measure, how: str) -> None:
 
 
 def choose_state(seen: Seen, last: str, plan: EvaluationPlan) -> Choice:
-    """Choose the state to keep; ``last`` is what the state after the last step is called."""
+    """Choose the state to keep; ``last`` is the name of the state after the last step."""
     places = {LAST if name == last else name: one.place for name, one in seen.items()}
     return choose(plan.keep, plan.measures[0], dev_values(seen, last, plan.measures[0]), places)
 
@@ -272,7 +274,7 @@ def results_of(seen: Seen, choice: Choice, plan: EvaluationPlan) -> dict[str, An
 
 
 def what_is_cut(state: Snapshot, own: EncoderSettings, in_steps: int | None) -> dict[str, Any]:
-    """What ``results.json`` says of lengths, by side: those that training cut at, as the token stores counted."""
+    """The entry of ``results.json`` about lengths to which texts are cut, with counts from the token stores."""
     cuts = [one.count_cut(state.collection, state.cache) for one in lengths_of(state.encoder, own, in_steps)]
     return {cut.name: cut.as_json() for cut in cuts}
 
@@ -291,7 +293,7 @@ def entropies(records: Mapping[str, StateRecord], layout: Layout) -> dict[str, A
 def write_runs(folder: Path, seen: Seen, collection: Collection) -> None:
     """Write the runs of the split that judges as TREC files, one for each state worth comparing.
 
-    Ids with blanks cannot stand in such files; then there are none, and a warning says so.
+    Such files cannot hold ids with blanks. If there are any, no files are written, and a warning says so.
     """
     for split in list(seen[FINAL].evaluations)[:1]:
         for state in (state for state in PUBLISHED if state in seen):
@@ -315,14 +317,15 @@ def draw_curve(
 
     Parameters
     ----------
-    records : by state, which step of which episode made it; before any, it stands where the curve begins.
+    records : state -> its record, with the episode and step that made it. A state from before training stands
+        where the curve begins.
     model : the name of the model whose steps are drawn.
     """
     split = "dev" if "dev" in results else "test"
     values = {s: found[str(measure)] for s, found in results.get(split, {}).items() if records[s].of is None}
     baseline = values.pop(BM25, None)
     baseline = values.pop(RETRIEVED, baseline)
-    if STARTED in values:  # from which the steps begin
+    if STARTED in values:  # the steps begin from this state
         values.pop(UNTRAINED, None)
     if LAST in values:  # the final one is one of those before
         values.pop(FINAL, None)

@@ -1,7 +1,7 @@
 """Vectors of a few training queries, their positives and hardest negatives, kept of every state of the model.
 
-Embeddings are deleted when the next state comes. What is kept of them here is small, and enough for pictures of
-how queries and passages lie (t-SNE), for alignment and uniformity, and for a query's mean score over the corpus.
+Embeddings are deleted when the next state comes. The few vectors that are kept here are enough for pictures of how
+queries and passages lie (t-SNE), for alignment and uniformity, and for a query's mean score over the corpus.
 """
 
 from __future__ import annotations

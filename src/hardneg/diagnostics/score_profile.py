@@ -1,7 +1,8 @@
 """Scores of the first hits above the corpus, and whether negatives are among the informative few.
 
 Figure 3 and Section 6.3 of Xiong et al., "Approximate Nearest Neighbor Negative Contrastive Learning for Dense
-Text Retrieval", ICLR 2021: few passages score much above the rest of the corpus, and only they teach anything.
+Text Retrieval", ICLR 2021: few passages score much above the rest of the corpus, and only these are informative as
+negatives.
 """
 
 from __future__ import annotations
@@ -66,15 +67,15 @@ def training_overlap(
 ) -> Float64:
     """The share of each test query's first irrelevant hits that are negatives of some training query [Q].
 
-    The percentages in ANCE's Fig. 3 compare testing with training negatives; test queries have no training
-    negatives of their own, so a passage counts that any training query was trained on. NaN for a query without
+    The percentages in ANCE's Fig. 3 compare testing with training negatives. Test queries have no training
+    negatives of their own, so a hit counts if it is a negative of any training query. NaN for a query without
     irrelevant hits.
 
     Parameters
     ----------
     run : the run of the test queries, best hits first.
     negatives : pool or candidates of training.
-    positives : D+ of the test queries; they do not count among the ``depth`` hits. Others do.
+    positives : D+ of the test queries; they do not count among the ``depth`` hits. None: all hits count.
     """
     owner, rows = _irrelevant(run, positives, depth)
     trained = np.zeros(int(rows.max(initial=-1)) + 1, bool)

@@ -28,11 +28,11 @@ from hardneg.storage.artifacts import digest_json, is_current
 def search_state(state: State, judge: Judge, *, depth: int) -> tuple[dict[str, Run], dict[str, dict[str, Any]]]:
     """Every run of a state, and its pairwise errors by split; its geometry and a few vectors are kept too.
 
-    By its ``asked``, a state may have only the runs of dev and test, or only that of dev.
+    If the ``asked`` of a state is ``judged``, it has only the runs of dev and test; if ``dev``, only that of dev.
 
     Parameters
     ----------
-    judge : knows the training queries and the splits that judge.
+    judge : has the training queries and the judged splits, dev and test.
     depth : how far down training queries are mined.
     """
     splits = {name: qrels for name, qrels in judge.data.judged.items() if state.asked != "dev" or name == "dev"}
@@ -57,8 +57,9 @@ def search_training(state: State, judge: Judge, depth: int) -> dict[str, Run]:
 def search_judged(state: State, splits: Mapping[str, Qrels], judge: Judge) -> dict[str, Run]:
     """The runs of the queries of splits that judge, as deep as the judge asks, among the passages that it names.
 
-    In every state, the final one too, test's queries are as long as search reads them and all others as training
-    does: so dev compares states alike, on the way and at the end (the published scripts of ANCE-Tele).
+    In every state, also in the final one, test queries have the length of search, and dev queries that of training
+    steps. So dev compares states in the same way during training and at the end (as ANCE-Tele's published scripts
+    do).
     """
     among = by_leader(lambda: judge.judged_among)
     return {name: search_split(state, name, qrels, judge, among.get(name)) for name, qrels in splits.items()}
@@ -79,7 +80,7 @@ def search_split(state: State, name: str, qrels: Qrels, judge: Judge, among: Int
 def encodes_some(state: State, judge: Judge) -> bool:
     """Whether a state needs no passages but those among which dev is judged.
 
-    Others also mine, or are judged by test.
+    Other states also mine, or are measured on test.
     """
     if judge.dev_passages is None or state.asked == "all":
         return False

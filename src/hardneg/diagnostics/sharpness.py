@@ -28,19 +28,19 @@ HITS = 15  # beside the positive
 def keep_sharpness(
     state: Snapshot, data: TrainingData, cache: Path, search: Callable[[], Mapping[str, Run]]
 ) -> None:
-    """Publish the entropy on every split that judges while the state has its embeddings, unless it stands there.
+    """Publish the entropy on dev and test while the state has its embeddings, unless it is published already.
 
     Parameters
     ----------
-    data : the splits that judge, and the labels: by answers, hits that contain one count as positives too.
+    data : has the splits and the labels; with labels by answers, hits that contain an answer are positives too.
     cache : the folder of the cache of answers.
-    search : gives the runs of these splits, which may be published already.
+    search : makes or reads the runs of these splits.
     """
     path, splits = sharpness_of(state.folder), data.judged
     if by_leader(is_published, path):
         return
     runs = search()
-    _ = state.passages  # all encode together, where runs were published before
+    _ = state.passages  # encoded by all processes together, even if runs were published before
 
     def keep() -> None:
         contains = answers_of(data, cache)
@@ -68,14 +68,15 @@ def sharpness(
     A query's list has its positive of the highest score, and the first 15 hits that are no positive of it. The
     paper reports 2.10 with distillation and 1.70 without it; 16 equal scores have 2.77.
 
-    A run that is less deep than 15 and the query's positives together may have fewer such hits. Then the
-    list is shorter, without a word, and its entropy may be lower.
+    A run whose depth is less than 15 plus the number of the query's positives may have fewer such hits. Then the
+    list is shorter, without a warning, and its entropy may be lower.
 
     Parameters
     ----------
     as_trained : queries are read as training reads them, as those of the run were.
-    contains : where labels are by answers. As in training a query without a judged positive then has the first hit
-        that contains an answer, and no hit that does is among the 15. A query with neither is left out.
+    contains : given if labels are by answers. As in training, the positive of a query without a judged one is then
+        its first hit that contains an answer, and no hit that contains one is among the 15. A query with neither
+        is left out.
     """
     positives, others = labelled(run, qrels.positives(), contains)
     some = np.flatnonzero(spans(positives.offsets) > 0)
@@ -92,7 +93,7 @@ def sharpness(
 
 
 def labelled(run: Run, judged: Positives, contains: Contains | None) -> tuple[Positives, Bool]:
-    """The positives of each query of a run, and which of its hits [n] are none, as training labels them."""
+    """The positives of each query of a run, and whether each hit [n] is no positive, as training labels them."""
     owner, known = owners(run.offsets), owners(judged.offsets)
     others = ~np.isin(pair_keys(owner, run.passage_rows), pair_keys(known, judged.passage_rows))
     if contains is None:
@@ -102,7 +103,7 @@ def labelled(run: Run, judged: Positives, contains: Contains | None) -> tuple[Po
 
 
 def first_of(run: Run, chosen: Bool, count: int) -> tuple[Float32, Bool]:
-    """The scores of each query's first ``chosen`` [n] hits [Q, count], and which of these there are."""
+    """The scores [Q, count] of each query's first hits that are ``chosen`` [n], and which of these exist."""
     owner = owners(run.offsets)
     place: Int64 = np.cumsum(chosen) - 1
     before = np.concatenate([[0], np.cumsum(chosen)])[run.offsets[:-1]]

@@ -1,4 +1,4 @@
-"""The figures of an experiment: measures by state, comparisons, forgetting; functions of what was measured."""
+"""The figures of an experiment, computed from its measurements: measures by state, comparisons and forgetting."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Seen = Mapping[str, Measured]  # by name, in the order of training
 
 
 def dev_values(seen: Seen, last: str, measure: Measure) -> dict[str, float]:
-    """What every state that can be kept measures on dev, in the order of training; empty without a dev split.
+    """The value on dev of every state that can be kept, in the order of training; empty without a dev split.
 
-    Where an index is trained for, a state is measured as that retrieves it.
+    If training is for an index, the value is that of the state as the index retrieves it.
 
     Parameters
     ----------
-    last : what the state after the last step is called; it stands under ``last``.
+    last : the name of the state after the last step; its value stands under ``last``.
     """
     found: dict[str, float] = {}
     for name, one in seen.items():
@@ -36,12 +36,13 @@ def dev_values(seen: Seen, last: str, measure: Measure) -> dict[str, float]:
 def summarize(seen: Seen, *, seed: int, first_episode: int = 1) -> dict[str, Any]:
     """The entries of ``results.json`` about the states of an experiment.
 
-    If no state was searched for the training queries, ``examined`` says so in place of what compares their runs.
+    If no state was searched for the training queries, ``examined`` says so, in place of the figures that compare
+    their runs.
 
     Parameters
     ----------
-    seen : with figures; ``bm25`` first, ``final`` last.
-    seed : of the draws of the tests.
+    seen : the measured states, with figures; ``bm25`` first, ``final`` last.
+    seed : the seed of the significance tests.
     """
     evaluations = by_split({name: one.evaluations for name, one in seen.items()})
     results: dict[str, Any] = {}
@@ -64,7 +65,7 @@ def summarize(seen: Seen, *, seed: int, first_episode: int = 1) -> dict[str, Any
 
 
 def ranks_of(seen: Seen) -> dict[str, Any]:
-    """The reciprocal ranks [Q] of every state of training; what an index retrieves of one is none."""
+    """The reciprocal ranks [Q] of every state of training; indexed and re-ranked forms are left out."""
     ranks = {name: one.ranks for name, one in seen.items() if one.ranks is not None and one.record.of is None}
     if LAST in ranks:  # the final one is one of those before
         ranks.pop(FINAL, None)
@@ -72,7 +73,7 @@ def ranks_of(seen: Seen) -> dict[str, Any]:
 
 
 def by_split(states: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What was found by state and split, by split and state."""
+    """Figures by state and split, regrouped by split and state."""
     splits = list(dict.fromkeys(split for found in states.values() for split in found))
     return {split: {s: found[split] for s, found in states.items() if split in found} for split in splits}
 

@@ -20,7 +20,7 @@ from hardneg.records import Int32, Int64
 
 CLASSES = ("A", "B")
 PERIOD = 2  # episodes from in to in again
-REPEATS, STAYS, RETURNS, LEAVES = range(4)  # episodes to the next in which the passage is in, 3 for more or none
+REPEATS, STAYS, RETURNS, LEAVES = range(4)  # episodes until the passage is in again; 3: more, or never
 
 
 @dataclass(frozen=True)
@@ -85,9 +85,9 @@ def swing(lists: Mapping[str, Lists], *, new: bool = False, block: int = KEYS) -
 
 
 def _moves(part: Keys, new: bool) -> Int64:
-    """How many entries of a block of queries [q, times, 4] repeat the next, stay, return, or leave for longer."""
+    """The number [q, times, 4] of a block's entries that are repeated, stay, return, or leave for longer."""
     keys, kind = part.keys, part.keys.dtype.type
-    steps = np.full(len(keys), LEAVES, keys.dtype)  # episodes to the next in which the passage is in
+    steps = np.full(len(keys), LEAVES, keys.dtype)  # episodes until the passage is in again
     np.subtract(keys[1:], keys[:-1], out=steps[:-1])
     if new:
         _drop_known(steps, part.apart)
@@ -100,9 +100,9 @@ def _moves(part: Keys, new: bool) -> Int64:
 
 
 def _drop_known(steps: NDArray[np.unsignedinteger], apart: np.unsignedinteger) -> None:
-    """Make entries repeats whose query and passage an entry of an earlier time has.
+    """Mark all entries of a query and passage but the one of the earliest time as repeats.
 
-    ``apart`` is the least difference of entries of another query or passage.
+    ``apart`` is the least difference between entries that differ in query or passage.
     """
     same = np.zeros(len(steps), bool)  # as the entry before
     np.less(steps[:-1], apart, out=same[1:])

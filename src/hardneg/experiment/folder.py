@@ -42,8 +42,8 @@ from hardneg.storage.lease import holder_of
 from hardneg.storage.safe_read import as_written
 
 DIGEST = re.compile("[0-9a-f]{64}")
-FORMAT = 3  # of an experiment; 2: metrics and checkpoints name their model; 3: its splits, base and states
-SPLITS, BASE = "splits", "base_model"  # of settings.json: what was trained and judged on, and from which model
+FORMAT = 3  # version of the files; 2 added models' names to metrics and checkpoints; 3 splits, base and states
+SPLITS, BASE = "splits", "base_model"  # keys of settings.json: the splits, and the model that training starts from
 SHOWN = 8  # settings that a message names
 BEGIN = "begin"  # the rows that describe the machine of an execution
 
@@ -56,7 +56,7 @@ class Experiment:
         self.shares_cache = path not in cache.parents
         self.metrics = Metrics(self.layout.metrics)
         self.observers = Observers()
-        self.noted: set[str] = set()  # states whose measures were said as training went on
+        self.noted: set[str] = set()  # states whose measures were shown during training
 
     def __truediv__(self, name: str) -> Path:
         return self.path / name
@@ -78,7 +78,7 @@ class Experiment:
 
         The row has the peak of memory of this process since its start, and its peak within the block.
         """
-        hand_back()  # what the stage before left would stay beside what this one takes
+        hand_back()  # else memory that the stage before has freed would count in the peak of this one
         when, begun, watch = time.time(), time.perf_counter(), PeakWatch()
         try:
             yield facts
@@ -92,11 +92,12 @@ class Experiment:
                 append_lines(self.layout.timing, json.dumps(row).encode() + b"\n")
 
     def begin(self, where: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-        """Write to ``timing.jsonl`` where an execution runs; returns the differences as {name: (then, now)}.
+        """Write facts of the machine to ``timing.jsonl``; returns what differs from before as {name: (then, now)}.
 
         Parameters
         ----------
-        where : facts on which the last bits of results depend, beside settings, such as the number of threads.
+        where : facts, apart from the settings, on which the last bits of results depend, such as the number of
+            threads. They are compared with those of the last execution.
         """
         before: dict[str, Any] = next((row for row in reversed(self.timing) if row["stage"] == BEGIN), {})
         with self.timed(BEGIN, **where):
@@ -150,7 +151,8 @@ def open_experiment(
     Parameters
     ----------
     inputs : digests of what the experiment starts from (collection, model).
-    data, source : what it is trained and judged on, and from which model, so that figures can be made again.
+    data, source : the data that it is trained and judged on, and the model that it starts from. They are recorded
+        so that figures can be made again.
     cache : the folder of token stores and other caches; default ``path/cache``.
     grows : integer settings that may grow on a finished experiment (``episodes``).
 
@@ -170,7 +172,7 @@ def open_experiment(
         if layout.settings.is_file():
             if check_same(read_settings(path), record, grows, path):
                 experiment.reopen()
-            elif layout.results.is_file() and not is_sealed(path):  # we died in between
+            elif layout.results.is_file() and not is_sealed(path):  # it died between results and seal
                 seal(path)
         write_settings(path, record)
         keep_judgements(path, data)
@@ -210,7 +212,7 @@ def join_experiment(
 
 
 def executed_by(path: Path) -> list[str]:
-    """The processes that execute an experiment now, in any role, as their locks name them; none: nobody does."""
+    """The processes that execute an experiment now, in any role, as their locks name them; empty if none does."""
     places = (path, *Layout(path).roles_taken())
     return list(dict.fromkeys(name for place in places if (name := holder_of(place))))
 
@@ -222,9 +224,9 @@ def record_of(
     data: TrainingData | None = None,
     source: ModelSource | None = None,
 ) -> dict[str, Any]:
-    """What an experiment is, as its folder keeps it.
+    """The record that identifies an experiment, as ``settings.json`` holds it.
 
-    The digests in ``inputs`` decide what the splits and the model are; their names may change.
+    Two experiments have the same splits and model if their digests in ``inputs`` are equal; names may differ.
     """
     names = None if data is None or data.names is None else dataclasses.asdict(data.names)
     base = None if source is None else {"model": source.model, "passage_model": source.passage_model}
@@ -240,9 +242,9 @@ def record_of(
 
 
 def check_same(old: Mapping[str, Any], new: Mapping[str, Any], grows: Sequence[str], path: Path) -> bool:
-    """Whether the experiment is extended; raises if it is another one, or was begun with another stored format.
+    """Whether the experiment is extended; raises if it is another one, or has files of another format.
 
-    Settings are compared before inputs: a setting may be the reason why a digest differs, and tells more.
+    Settings are compared before inputs, because a changed setting may be why a digest differs, and says more.
     """
     check_format(old, path)
     if changed := differences({"recipe": old["recipe"]}, {"recipe": new["recipe"]}):
@@ -252,7 +254,7 @@ def check_same(old: Mapping[str, Any], new: Mapping[str, Any], grows: Sequence[s
     for name in grown:
         before[name] = now[name]
     if before != now:
-        names = before.keys() | now.keys()  # of those that one leaves out, as of a default, its settings say more
+        names = before.keys() | now.keys()  # one side may omit a name, e.g. a default: ``settings`` has it
         told = [
             {name: one["settings"].get(name) for name in names} | own for one, own in ((old, before), (new, now))
         ]
@@ -273,7 +275,7 @@ def brief(value: str) -> str:
 
 
 def check_format(record: Mapping[str, Any], path: Path) -> None:
-    """Refuse an experiment that was begun by a version which kept other files."""
+    """Refuse an experiment that was begun by a version of hardneg whose files have another format."""
     if (form := record.get("format", 1)) != FORMAT:
         what = f"this experiment has format version {form}, this hardneg goes on with {FORMAT}"
         fix = "give a new folder, or go on with the hardneg that began it"
@@ -281,14 +283,14 @@ def check_format(record: Mapping[str, Any], path: Path) -> None:
 
 
 def keep_judgements(path: Path, data: TrainingData | None) -> None:
-    """Keep a copy of what people judged with the experiment, unless it is there."""
+    """Copy the judgements of people into the experiment's folder, unless a copy is there."""
     place = Layout(path).judgements
     if data is not None and data.judgements is not None and not place.is_file():
         save_judgements(place, data.judgements)
 
 
 def kept_judgements(path: Path, collection: Collection) -> Judgements | None:
-    """What people judged, as the experiment keeps it; None: it was told nothing."""
+    """The judgements of people that the experiment keeps; None: it was given none."""
     place = Layout(path).judgements
     if not place.is_file():
         return None

@@ -23,23 +23,23 @@ STATES = "states.jsonl"
 VERSION_LOG = "versions.jsonl"  # from which step on each version of the negatives was in force
 TIMING = "timing.jsonl"
 LOG = "log.txt"
-PLACES = "places.json"  # telemetry, as it holds an absolute path: no digest knows it
+PLACES = "places.json"  # telemetry: no digest covers it, because it holds an absolute path
 CURVE = "learning_curve.png"
 TIMELINE = "timeline.png"
 REPORT = "report.html"
 
 # Folders.
 MODEL = "model"  # the model that is the result
-LAST_MODEL = "last/model"  # that after the last step, where another may be the result
-RANKER = "ranker"  # that is trained beside the model
+LAST_MODEL = "last/model"  # the model after the last step, if another one may be the result
+RANKER = "ranker"  # the ranker that is trained together with the model
 FIRST_RANKER = "first-ranker"  # the ranker that both begin with, if it was trained here
 CACHE = "cache"
 ROLES = "roles"
-RUNS = "runs"  # of a state; of the folder itself: those written for people
+RUNS = "runs"  # in the folder of a state: its runs; in the experiment's folder: runs written for people
 EXPORTS, CHECKPOINT = "models", "checkpoint"
 FIGURES = "figures"  # of the report: pictures, and their numbers
 PASSING = frozenset({CACHE, EXPORTS, CHECKPOINT, ROLES})  # what an experiment may delete again
-BEFORE_SETTINGS = frozenset({LOG, CACHE, ROLES, JUDGEMENTS})  # what may stand here before the settings do
+BEFORE_SETTINGS = frozenset({LOG, CACHE, ROLES, JUDGEMENTS})  # what may exist before the settings do
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class EpisodeFolder:
 
 @dataclass(frozen=True)
 class StateFolder:
-    """The paths of what a state on the way of training leaves in the folder."""
+    """The paths of what a state in the course of training leaves in the folder."""
 
     path: Path
 
@@ -131,7 +131,7 @@ class Layout:
 
     @property
     def judgements(self) -> Path:
-        """What people judged of its training queries, if it was told."""
+        """The judgements of people about its training queries, if it was given any."""
         return self.path / JUDGEMENTS
 
     @property
@@ -221,7 +221,7 @@ class Layout:
 
     @property
     def ranker(self) -> Path:
-        """The ranker that is trained beside the model, after its last step."""
+        """The ranker that is trained together with the model, after the ranker's last step."""
         return self.path / RANKER
 
     @property
@@ -257,7 +257,7 @@ class Layout:
 
     @staticmethod
     def version_within(relative: str) -> int | None:
-        """The number of the version that runs, relative to the experiment, were made for; None: for none."""
+        """The number of the version that was mined from the runs at a relative path; None: no version was."""
         found = re.search(r"-v(\d+)$", relative)
         return int(found[1]) if found else None
 
@@ -271,14 +271,14 @@ class Layout:
         return StateFolder(self.path / ("states/" + (f"{step}" if episode is None else f"{episode}-{step}")))
 
     def measured_states(self) -> list[tuple[int, int]]:
-        """List (episode, step) of every state that was measured between two steps and left anything, in order."""
+        """List (episode, step) of every state that was measured between two steps and has a folder, in order."""
         found = [path.name.split("-") for path in self.path.glob("states/*-*") if path.is_dir()]
         return sorted(
             (int(parts[0]), int(parts[1])) for parts in found if len(parts) == 2 and all(map(str.isdigit, parts))
         )
 
     def steps_of_states(self) -> list[int]:
-        """The step of every state on the way that is named by it alone, in order."""
+        """The steps, in order, of the states whose folder is named by the step alone, without an episode."""
         return sorted(int(path.name) for path in self.path.glob("states/*") if path.name.isdigit())
 
     def runs_of(self, name: str) -> Path:
@@ -302,7 +302,7 @@ class Layout:
         return self.path / f"{EXPORTS}/step-{step:07d}"
 
     def exported_ranker(self, step: int) -> Path:
-        """The ranker of a step of its own, published to re-rank with."""
+        """The ranker after a step of its own count, published to re-rank with."""
         return self.path / f"{EXPORTS}/ranker-{step:07d}"
 
     def exports(self) -> list[tuple[int, Path]]:
@@ -319,7 +319,7 @@ class Layout:
         return self.roles / name
 
     def beat(self, role: str) -> Path:
-        """The sign of life of a role."""
+        """The file that a role's process keeps touching as a sign of life."""
         return self.roles / f"{role}.beat"
 
     def roles_taken(self) -> list[Path]:
@@ -358,17 +358,17 @@ def number_of(place: Path) -> int:
 
 
 def with_index(runs: Path, kind: str) -> Path:
-    """The runs of a state as an index of this kind retrieves it, beside its exact ones."""
+    """The folder of a state's runs through an index of this kind; it stands beside that of the exact runs."""
     return runs.with_name(f"{runs.name}-{kind}")
 
 
 def reranked_runs(runs: Path, by: str) -> Path:
-    """The runs of a state as a ranker of this name re-ranks them, beside its own."""
+    """The folder of a state's runs as the ranker of this name re-ranks them; it stands beside that of its own."""
     return runs.with_name(f"{runs.name}-{by}")
 
 
 def runs_beside(runs: Path) -> list[tuple[str, Path]]:
-    """(kind of the index, or name of the ranker; place) of what others make of a state, beside its own runs."""
+    """(kind of the index or name of the ranker, folder) of the runs that these make of a state, beside its own."""
     found = [
         (path.name.removeprefix(f"{runs.name}-"), path) for path in sorted(runs.parent.glob(f"{runs.name}-*"))
     ]

@@ -1,9 +1,10 @@
 """The margins of training: by how much each step scored a positive above the negatives that it was trained with.
 
 ``margins.tsv`` has a line for every negative of a step's groups: episode, step, query row, passage row and the
-margin in logits. A pair's mean margin over the steps that drew it says how well training could part the two: it
-stays low where the negative is right (the area under the margin of Pleiss et al., "Identifying Mislabeled Data
-using the Area Under the Margin Ranking", NeurIPS 2020, with the positive as the assigned label).
+margin in logits. The mean margin of a pair over the steps that drew it says how well training could separate the
+negative from the positive. It stays low if the negative in fact answers the query (the area under the margin of
+Pleiss et al., "Identifying Mislabeled Data using the Area Under the Margin Ranking", NeurIPS 2020, with the
+positive as the assigned label).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ NONE = Margins(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.floa
 
 
 def report_queries(query_rows: Int32, count: int) -> Int32:
-    """At most so many queries, drawn at random by their rows: those of which the report knows more; ascending."""
+    """At most ``count`` queries, drawn at random by their rows, of which the report knows more; ascending."""
     words = keyed_random.hash64(keyed_random.key(0, "composition/bm25"), query_rows)
     return np.sort(query_rows[np.argsort(words, kind="stable")[:count]])
 
@@ -48,21 +49,21 @@ class MarginLog:
 
     Parameters
     ----------
-    query_rows : of the queries whose margins are kept.
+    query_rows : the rows of the queries whose margins are kept.
     """
 
     def __init__(self, path: Path, query_rows: Int32) -> None:
         self.path, self.query_rows = path, query_rows
-        self.at = (0, 0)  # episode and step, from 1, of what is seen next
+        self.at = (0, 0)  # episode and step (from 1) of the margins that come next
         self.waiting: list[tuple[int, int, Int32, Int32, Any]] = []
 
     def see(self, query_rows: Int32, negative_rows: Int32, margins: Any) -> None:
-        """Remember the margins [b, N] of a micro-batch, a tensor; NaN: the pair was no negative."""
+        """Remember the margins of a micro-batch, a tensor [b, N]; NaN where a passage was masked as a negative."""
         if len(self.query_rows) and negative_rows.shape[1]:
             self.waiting.append((*self.at, query_rows, negative_rows, margins))
 
     def flush(self) -> None:
-        """Write what was seen to the disk."""
+        """Write the margins that were seen since the last flush to the disk."""
         text = "".join(self._lines(*entry) for entry in self.waiting) if is_leader() else ""
         self.waiting.clear()
         if text:
@@ -108,7 +109,7 @@ class MarginLog:
 
 
 def _place(line: bytes) -> tuple[int, int]:
-    """Episode and step of a line; one that cannot be read counts as written last."""
+    """Episode and step of a line; a line that cannot be read counts as later than all others."""
     try:
         episode, step, _ = line.split(b"\t", 2)
         return int(episode), int(step)
@@ -117,7 +118,7 @@ def _place(line: bytes) -> tuple[int, int]:
 
 
 def read_margins(path: Path) -> Margins:
-    """The margins of an experiment as far as they were written; none if there is no file.
+    """The margins of an experiment as far as they were written; empty if there is no file.
 
     Raises
     ------
@@ -139,7 +140,7 @@ def read_margins(path: Path) -> Margins:
 
 
 def mean_margins(found: Margins, query_rows: Int32, passage_rows: Int32) -> Float32:
-    """The mean margin [n] of each pair over all steps that drew it; NaN where none did."""
+    """The mean margin [n] of each pair over all steps that drew it; NaN for a pair that no step drew."""
     drawn: Int64 = found.query_rows.astype(np.int64) << 31 | found.passage_rows
     pairs, which = np.unique(drawn, return_inverse=True)
     means = np.bincount(which, found.margins, len(pairs)) / np.maximum(np.bincount(which, minlength=len(pairs)), 1)

@@ -40,7 +40,7 @@ class Metrics:
 
     @property
     def steps(self) -> int:
-        """The number of steps of the last episode, as far as their rows were written."""
+        """The step of the last row that was written, which is of the last episode; 0 if there is no row."""
         rows = self.read()
         return int(rows[-1]["step"]) if rows else 0
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-# What a state is. episode: what the next episode mines with; version: behind a version of refreshed negatives;
-# passing: measured on the way; indexed: another state, as an index retrieves it; reranked: its runs, re-ranked;
-# retriever: what ranks first where a ranker is trained.
+# The kind of a state. episode: the next episode mines with it; version: a version of refreshed negatives was mined
+# with it; passing: it was measured between two steps; indexed: another state, searched through an index; reranked:
+# another state's runs, re-ranked; retriever: the model that ranks first when a ranker is trained.
 Kind = Literal[
     "bm25",
     "untrained",
@@ -21,25 +21,25 @@ Kind = Literal[
     "reranked",
     "retriever",
 ]
-Asked = Literal["all", "judged", "dev"]  # judged: dev and test, no training queries; dev: that alone
+Asked = Literal["all", "judged", "dev"]  # judged: dev and test, no training queries; dev: only dev
 
 BM25 = "bm25"
 FINAL: Final = "final"  # the state in `model/`
 LAST: Final = "last"  # the state after the last step, if another one is kept
 UNTRAINED = "untrained"  # the model that the user gave, with its own settings
-RETRIEVED = "retriever"  # what a ranker that is trained re-ranks, as it is
+RETRIEVED = "retriever"  # the retriever whose hits a trained ranker re-ranks, by itself
 STARTED = "untrained-as-trained"  # the state that training starts from, if settings change the model
 FUSED = f"+{BM25}"  # stands after the name of a state whose runs were fused with BM25's
 SHOWN = {STARTED: "untrained, as trained on"}
 
 
 def few_of_dev(results: Mapping[str, Any], asked: int | None) -> int | None:
-    """The first passages of BM25 for each query among which dev was judged; None: that left out no passage.
+    """How many first hits of BM25 for each query dev was judged among; None: dev was judged among all passages.
 
     Parameters
     ----------
-    results : content of ``results.json``, which says it in ``dev_among``.
-    asked : the setting ``dev_passages``, for results of before that.
+    results : content of ``results.json``, which has the number in ``dev_among``.
+    asked : the setting ``dev_passages``, used for older results, which have no ``dev_among``.
     """
     if (found := results.get("dev_among")) is None:
         return asked

@@ -1,4 +1,4 @@
-"""Functions of the user's that are told of steps and of states while an experiment runs; they change no result."""
+"""Functions of the user that are called with steps and states while an experiment runs; they change no result."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from hardneg.errors import Interrupted
 from hardneg.process.distributed import by_consensus, is_leader, member
 from hardneg.process.signals import stop_flag
 
-Told = Callable[[dict[str, Any]], object]  # what it returns is not looked at
+Told = Callable[[dict[str, Any]], object]  # its return value is ignored
 
 
 class Observers:
     """The functions that are told what happens. Only rank 0 calls them.
 
-    A function that raises is called no more. Training stops at the next place where it can go on later, and then
-    :meth:`heeded` raises what the function raised.
+    If a function raises an exception, no function is called any more. Training stops at the next place from which
+    it can be resumed, and then :meth:`heeded` raises the exception.
 
     Parameters
     ----------
-    on_step : is given each record of ``metrics.jsonl``; some steps late, since records are written several at a
-        time.
-    on_state : is given ``name``, ``kind``, ``episode``, ``step``, ``path`` (the folder of its weights, None where
-        they are not kept) and ``measures`` (value by split and measure) of each state that was measured.
+    on_step : called with each record of ``metrics.jsonl``, some steps late, because records are written several at
+        a time.
+    on_state : called with ``name``, ``kind``, ``episode``, ``step``, ``path`` (the folder of its weights, None
+        where they are not kept) and ``measures`` (value by split and measure) of each state that was measured.
     """
 
     def __init__(self, on_step: Told | None = None, on_state: Told | None = None) -> None:
@@ -38,7 +38,7 @@ class Observers:
             self._call(self.on_step, dict(row))
 
     def tell_state(self, name: str, told: Callable[[], dict[str, Any]]) -> None:
-        """Tell a state that was measured, once by its name, and stop if a function asks for it; all call it."""
+        """Tell of a state that was measured, once for each name, and stop if asked to; all processes call this."""
         if is_leader() and self.on_state is not None and name not in self.told:
             self.told.add(name)
             self._call(self.on_state, {"name": name, **told()})
@@ -56,7 +56,7 @@ class Observers:
 
     @contextlib.contextmanager
     def heeded(self) -> Iterator[None]:
-        """Raise what a function raised when the block ends or is stopped; other faults go first."""
+        """Raise a function's exception when the block ends or is stopped; the block's own exceptions go first."""
         try:
             yield
         except Interrupted:

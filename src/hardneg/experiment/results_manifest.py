@@ -23,11 +23,11 @@ from hardneg.storage.artifacts import (
 )
 
 KIND = "experiment"
-SEALED = (RESULTS, METRICS, MARGINS, STATES, VERSION_LOG, JUDGEMENTS)  # what a seal covers, where it is there
+SEALED = (RESULTS, METRICS, MARGINS, STATES, VERSION_LOG, JUDGEMENTS)  # files that a seal covers, if they exist
 
 
 def write_results(folder: Path, results: Mapping[str, Any], states: Sequence[StateRecord] = ()) -> None:
-    """Write ``states.jsonl``, if there are any, and ``results.json``; seal them, after the old seal is gone."""
+    """Write ``states.jsonl``, if there are states, and ``results.json``; replace the old seal by a new one."""
     layout = Layout(folder)
     if states:
         with publish_file(layout.states, sidecar=layout.seal) as stream:

@@ -85,7 +85,7 @@ class Snapshot(CachedRetriever):
     def discard(self, *sides: Side) -> None:
         """Delete this state's embeddings (of ``sides``), unless it ``keeps`` them.
 
-        Its runs are kept, and embeddings of a later state take their place.
+        The runs of the state are kept. The embeddings of a later state take the place of the deleted ones.
         """
         if not self.keeps:
             super().discard(*sides)
@@ -109,11 +109,11 @@ class Snapshot(CachedRetriever):
 
 
 class ArchivedState:
-    """A state of the model of which the runs are left; its weights and embeddings may be gone.
+    """A state of the model whose runs still exist, although its weights and embeddings may be gone.
 
     Parameters
     ----------
-    name, folder, step, pool, asked, weights, kind, episode : as of the :class:`Snapshot` that it was.
+    name, folder, step, pool, asked, weights, kind, episode : those of the :class:`Snapshot` that it was.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class ArchivedState:
         self.pool, self.asked = pool, asked
 
     def search(self, name: str, query_rows: Int32, k: int, *, as_trained: bool = False) -> Run:
-        """The run that was published as ``name``, whatever its queries' length was."""
+        """The run that was published as ``name``; ``as_trained`` is ignored."""
         run, deep = load_run(self.folder / name), read_manifest(self.folder / name).settings["k"]
         if deep < k or not np.array_equal(run.query_rows, query_rows):
             what = (

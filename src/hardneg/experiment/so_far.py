@@ -1,7 +1,7 @@
 """The states of an experiment that is not finished, as its folders tell them.
 
-A finished experiment names its states in ``states.jsonl``. Until then a reader goes by where the recipes put the
-runs of each state: what has a published run was measured. Loads no torch.
+A finished experiment names its states in ``states.jsonl``. Until then they are found in the places where recipes
+put the runs of each state: a state with a published run was measured. The module loads no torch.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from hardneg.experiment.names import FINAL, LAST, RETRIEVED, STARTED, UNTRAINED,
 from hardneg.experiment.states import StateRecord
 from hardneg.storage.artifacts import is_published, read_manifest
 
-GEOMETRY = "geometry"  # beside the runs of a state: it says the step of a refresh
+GEOMETRY = "geometry"  # an artefact beside the runs of a state, which holds the step of a refresh
 NEVER = float("inf")
-EPISODE = 1  # of recipes that have but one
+EPISODE = 1  # the episode of recipes that have only one
 REFRESHED, GAME = "ance", "ar2"  # recipes that mine again within their one episode
 
 Order = tuple[float, float]  # episode, step
@@ -27,7 +27,7 @@ Order = tuple[float, float]  # episode, step
 def states_so_far(
     layout: Layout, settings: Mapping[str, Any], rows: Sequence[Mapping[str, Any]] = ()
 ) -> list[StateRecord]:
-    """The states that have runs, in the order of training; what an index or a ranker makes of one comes next.
+    """The states that have runs, in the order of training; each is followed by its indexed or re-ranked forms.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def steps_made(model: Path) -> int:
 
 @dataclass(frozen=True)
 class _Reader:
-    """Reads the states of a folder by its recipe's way of keeping them."""
+    """Reads the states of a folder from the places where its recipe keeps them."""
 
     layout: Layout
     recipe: str
@@ -119,7 +119,7 @@ class _Reader:
         return None if used is None else version_in(self.layout.versions, int(used))
 
     def _iterations(self) -> Iterator[tuple[Order, StateRecord]]:
-        """The retriever behind each refresh of its candidates (AR2)."""
+        """The retriever that mined each refresh of the candidates (AR2)."""
         episode, turn = self.layout.episode(EPISODE), int(self.settings.get("retriever_steps", 0))
         for number, runs in episode.mined_runs():
             facts: dict[str, Any] = {"episode": EPISODE, "step": number * turn}
@@ -132,7 +132,7 @@ class _Reader:
         return max(iteration - 1 - lag, 0)
 
     def _measured(self) -> Iterator[tuple[Order, StateRecord]]:
-        """The states that were measured between two steps; those of ADORE bear the number of the step alone."""
+        """The states that were measured between two steps; ADORE names their folders by the step alone."""
         for episode, step in self.layout.measured_states():
             state = self.layout.state(step, episode)
             facts: dict[str, Any] = {"episode": episode, "step": step, "model": state.model, "asked": "dev"}
@@ -149,14 +149,14 @@ class _Reader:
         return f"episode-{episode}-step-{step}" if several else f"step-{step}"
 
     def _begun(self, runs: Path) -> StateRecord:
-        """The state that training begins with; it has its own name where the model as it came was measured too."""
+        """The state that training begins with; it has another name if the model as given was measured too."""
         came = has_runs(self.layout.runs_of(UNTRAINED))
         if came:
             return self._record(STARTED, "untrained-as-trained", runs)
         return self._record(UNTRAINED, "untrained", runs)
 
     def _ended(self, name: Kind) -> StateRecord:
-        """The state after the last step, or the one that is kept."""
+        """The record of the state after the last step (``last``) or of the state that is kept (``final``)."""
         model = self.layout.last_model if name == LAST else self.layout.model
         episode = max((int(folder.path.name) for folder in self.layout.episodes()), default=EPISODE)
         pool: Path | None = self.layout.episode(episode).negatives
@@ -170,7 +170,7 @@ class _Reader:
         return self._record(name, name, self.layout.runs_of(name), **facts)
 
     def _through_others(self, base: StateRecord, runs: Path) -> Iterator[StateRecord]:
-        """What an index retrieves with a state, or a ranker makes of its runs, beside these."""
+        """The states whose runs an index or a ranker made of this state, found beside its own runs."""
         kind: Kind = "reranked" if self.recipe == GAME else "indexed"
         for by, path in runs_beside(runs):
             if has_runs(path):

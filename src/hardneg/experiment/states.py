@@ -1,6 +1,6 @@
 """``states.jsonl``: what every state of the model was, and where its runs, weights and negatives stand.
 
-It is read without any model, and without knowing the recipe that wrote it. Loads no torch.
+A reader needs no model and does not need to know the recipe that wrote the file. The module loads no torch.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def read_states(folder: str | Path) -> list[StateRecord]:
 
     Raises
     ------
-    ArtifactError : there are none, for the experiment is not finished; or a line is damaged.
+    ArtifactError : the file is missing, because the experiment is not finished, or a line is damaged.
     """
     path = Layout(Path(folder)).states
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""The metrics of an experiment in TensorBoard: one run an episode and model, in ``tensorboard/`` of its folder."""
+"""The metrics of an experiment in TensorBoard, in ``tensorboard/``: one run for each episode and model."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from hardneg.experiment.folder import Experiment
 from hardneg.training.stage import RETRIEVER
 
-PLACES = ("step", "episode")  # where a row stands, not what it says
+PLACES = ("step", "episode")  # keys that say where a row belongs; they are no metrics
 
 
 @contextlib.contextmanager
 def tensorboard_writer(experiment: Experiment, wanted: bool) -> Iterator[None]:
-    """While the block runs, let every row of the metrics go to TensorBoard too, where that is ``wanted``."""
+    """While the block runs, write every row of the metrics to TensorBoard too, if that is ``wanted``."""
     if not wanted:
         yield
         return
@@ -31,8 +31,8 @@ def tensorboard_writer(experiment: Experiment, wanted: bool) -> Iterator[None]:
 class Board:
     """Writes rows of metrics as scalars.
 
-    What a process before this one wrote of steps that are made again is hidden: the first row of an episode says
-    from where on.
+    An earlier process may have written rows of steps that are now made again. Those rows are hidden from the step
+    of this process's first row of the episode on.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -60,7 +60,7 @@ class Board:
         return self.writers[episode, model]
 
     def close(self) -> None:
-        """Close the files of events; what comes later begins new ones."""
+        """Close the files of events; rows that come later begin new files."""
         for writer in self.writers.values():
             writer.close()
         self.writers.clear()

@@ -21,21 +21,22 @@ from hardneg.records import Float32, Int32, Int64, Positives, Run, offsets_of, o
 Contains = Callable[[Int32, Int32], NDArray[np.bool_]]  # queries [n], passages [n] -> does each contain an answer
 Scored = Callable[[Int64, Int32], Float32]  # positions of queries [n], passages [n] -> the score of each pair [n]
 
-SLACK = 16  # hits searched beyond depth + max |D+|, for passages that repeat a positive's text
+SLACK = 16  # hits searched beyond depth + max |D+|, to replace passages that repeat a positive's text
 
 
 @dataclass(frozen=True)
 class Filters:
     """Which candidates of a list may be drawn; all bounds are inclusive.
 
-    Bounds on ranks mean ranks in the list as searched, which entries store; ``max_score`` (TopK-Abs) bounds the
-    score there, on the scale of the source. Margins are positive-aware (NV-Retriever, de Souza P. Moreira et al.,
-    2024, arXiv 2407.15831, Section 3.2): they compare a candidate's score for the query with ``p``, that of the
-    query's positive, both by the model that mines. A candidate stays if its score is at most
-    ``p - absolute_margin`` (TopK-MarginPos) and at most ``p - relative_margin * |p|`` (TopK-PercPos). The latter
-    is ``p * (1 - relative_margin)`` if p is positive, and is below p if p is negative, where a share of p would
-    not be. Of the candidates of a query and source that all bounds leave, ``top`` keeps so many of the highest
-    scores. A :class:`~hardneg.negatives.scores.Guide` may score in place of the model that mines.
+    Bounds on ranks apply to the rank in the list as searched, which the entries of a pool store. ``max_score``
+    (TopK-Abs) bounds the score in this list, on the scale of the source. Margins are positive-aware (NV-Retriever,
+    de Souza P. Moreira et al., 2024, arXiv 2407.15831, Section 3.2): they compare a candidate's score for the
+    query with the score ``p`` of the query's positive, both given by the model that mines. A candidate stays if
+    its score is at most ``p - absolute_margin`` (TopK-MarginPos) and at most ``p - relative_margin * |p|``
+    (TopK-PercPos). For p > 0 the latter bound is ``p * (1 - relative_margin)``. For p < 0 that product would lie
+    above p, but the bound lies below p. Of the candidates of a query from one source that are within all bounds,
+    the ``top`` with the highest scores stay. A :class:`~hardneg.negatives.scores.Guide` may score in place of the
+    model that mines.
     """
 
     rank_from: int = 1
@@ -87,7 +88,7 @@ class Filters:
         return keep
 
     def highest(self, scores: Float32, owner: Int64) -> NDArray[np.bool_]:
-        """Whether each score [n] is among the ``top`` of its ``owner`` [n]; of equal ones the earlier are."""
+        """Whether each score [n] is among the ``top`` highest of its ``owner`` [n]; of equal scores the first."""
         if self.top is None:
             return np.ones(len(scores), bool)
         order = np.lexsort((-scores, owner))
@@ -119,7 +120,7 @@ def is_known(
     classes, label = np.unique(positive_keys, return_inverse=True)
     if not len(classes):
         return known
-    # Few candidates are anybody's positive, so the cheap test against all positives comes first.
+    # Few candidates are a positive of any query, so the cheap test against all positives comes first.
     place = np.minimum(np.searchsorted(classes, keys), len(classes) - 1)
     hit = np.flatnonzero(classes[place] == keys)
     pairs = owners(positives.offsets) * len(classes) + label
@@ -161,8 +162,9 @@ def candidates(
 ) -> NegativePool:
     """All hits of a run that may be drawn as negatives, as a pool of the queries of ``positives``.
 
-    Each list loses the positives D+(q) and passages with exactly their text, is cut to ``depth`` (None: not cut),
-    loses what ``contains`` an answer, and is then filtered. A query without a list has no candidates.
+    First, the positives D+(q) and passages with exactly their text are removed from each list. Then the list is
+    cut to ``depth`` (None: it is not cut), passages that contain an answer (as ``contains`` says) are removed, and
+    the filters apply. A query without a list has no candidates.
 
     Parameters
     ----------
@@ -171,7 +173,8 @@ def candidates(
         each anchor. A passage in two lists is a candidate of both.
     text_keys : uint64 [n_passages], equal for equal texts; None tells passages apart by row only.
     positive_scores : [Q] the score of each query's positive; needed for margins.
-    compared : what scores candidates for their queries, on the scale of ``positive_scores``; None: the run does.
+    compared : scores candidates for their queries, on the scale of ``positive_scores``, for margins and ``top``;
+        None: the scores of the run are used.
     anchors : [len(run)] passage row of each list's anchor; by default the first positive (lookahead), else
         none.
 
@@ -192,7 +195,7 @@ def candidates(
     ranks = (np.arange(len(rows)) - by_list[which] + 1).astype(np.int32)
 
     keep = _within(depth, ~is_known(positives, owner, rows, text_keys), by_list[which])
-    if contains is not None:  # before the bounds: what is no negative must not take a place in the top
+    if contains is not None:  # before the bounds: a passage that is no negative must not count for ``top``
         at = np.flatnonzero(keep)
         keep[at] = ~contains(positives.query_rows[owner[at]], rows[at])
     found = int(np.count_nonzero(keep))

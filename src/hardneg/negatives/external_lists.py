@@ -33,11 +33,11 @@ class RowLists(NamedTuple):
     query_rows: Int32  # [Q]
     offsets: Int64  # [Q + 1]
     passage_rows: Int32  # [n]
-    scores: Float32 | None = None  # [n] a teacher's; None: there are none
+    scores: Float32 | None = None  # [n] the scores of a teacher; None: no teacher scored
 
 
 class Taught(NamedTuple):
-    """A teacher's scores of positives, and what names the teacher."""
+    """A teacher's scores of positives, and the name of the teacher."""
 
     teacher: str
     query_rows: Int32  # [m]
@@ -51,7 +51,7 @@ def pool_of_lists(
     """The lists as a pool of the queries of ``positives``; entries have source ``file``, no rank and no score.
 
     Several lists of one query are joined. Lists of other queries are left out; the log says how many. The scores
-    of the lists and of the positives (``taught``) become those of a ranker.
+    of the lists and of the positives (``taught``) become the pool's ranker scores and positive scores.
     """
     position = np.full(int(max(lists.query_rows.max(initial=0), positives.query_rows.max(initial=0))) + 1, -1)
     position[positives.query_rows] = np.arange(len(positives))
@@ -83,7 +83,7 @@ def pool_of_lists(
 
 
 def positive_scores(positives: Positives, taught: Taught) -> Float32:
-    """A teacher's score of each positive; NaN where it gave none."""
+    """A teacher's score of each positive; NaN for a positive that the teacher did not score."""
     ours = positives.query_rows[owners(positives.offsets)].astype(np.int64) << 31 | positives.passage_rows
     theirs = taught.query_rows.astype(np.int64) << 31 | taught.passage_rows
     order = np.argsort(theirs, kind="stable")
@@ -129,11 +129,11 @@ def pool_of_texts(
 
     Parameters
     ----------
-    digest : that of the collection.
+    digest : the digest of the collection.
 
     Raises
     ------
-    InputError : no query is in the collection, or a negative is not.
+    InputError : none of the queries is in the collection, or a negative is not in it.
     """
     given = list(records)
     query_rows = rows_of_queries(given, collection)
@@ -151,7 +151,7 @@ def pool_of_texts(
 
 
 def rows_of_queries(given: Sequence[GivenRecord], collection: Collection) -> Int32:
-    """The row of each record's query, found by its id or else by its text; -1 where there is none."""
+    """The row of each record's query, found by its id or else by its text; -1 for a query that is not found."""
     rows = collection.query_ids.rows([one.query_id for one in given])
     if (rows < 0).any():
         texts = hash_strings(list(collection.query_texts))
@@ -166,11 +166,13 @@ def rows_of_queries(given: Sequence[GivenRecord], collection: Collection) -> Int
 def rows_of_passages(
     given: Sequence[GivenRecord], texts: Sequence[Sequence[str]], collection: Collection, *, needed: bool
 ) -> Int32:
-    """The first passage with each text, or with each title, a blank and the text; -1 where there is none.
+    """The row of the first passage of each text; -1 for a text without a passage.
+
+    A passage has a text if it is the passage's own text, or its title, a blank and its own text.
 
     Raises
     ------
-    InputError : a text that is ``needed`` is of no passage.
+    InputError : the texts are ``needed``, and there is no passage for one of them.
     """
     wanted = hash_strings([text for some in texts for text in some])
     rows = find(collection.text_keys, np.arange(len(collection.text_keys), dtype=np.int32), wanted)
@@ -188,7 +190,7 @@ def rows_of_passages(
 
 
 def hashes_with_titles(collection: Collection) -> tuple[UInt64, Int32]:
-    """Hashes [n] of the passages that have a title, as one text with it, and their rows [n]."""
+    """Hashes [n] of the texts "title, blank, text" of all passages that have a title, and their rows [n]."""
     titled = np.flatnonzero(np.diff(collection.titles.offsets) > 0).astype(np.int32)
     parts = [np.zeros(0, np.uint64)]
     for start in range(0, len(titled), BLOCK):
@@ -209,7 +211,7 @@ class HashedLists:
     queries: UInt64  # [Q] hash of the query's tokens
     query_length: int  # tokens of the longest query, at least 1
     offsets: Int64  # [Q + 1]
-    negatives: UInt64  # [n] hash of each list
+    negatives: UInt64  # [n] hash of each negative's tokens
     length: int  # tokens of the longest negative, at least 1
     places: Sequence[tuple[Path, int]]  # [Q] file and line
 

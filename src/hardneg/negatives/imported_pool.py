@@ -64,7 +64,7 @@ def from_file(
     """Draw the negatives of the source ``file`` from a run or a pool that the user gave, without positives.
 
     A run is treated as the run of a search: ``depth`` and ``filters`` apply. The entries of a pool are taken as
-    they are, but for those that ``keep`` drops.
+    they are, except those that ``keep`` drops. With ``count``, so many are drawn for each query.
     """
     if filters.margin:
         fix = "filter by rank or max_score, or by the scores of a model (--filter-by)"

@@ -21,10 +21,11 @@ DEPTH = 100  # k of the reciprocal rank of training queries
 
 
 def answers_of(data: TrainingData, cache: Path) -> Contains | None:
-    """The function that tells whether a passage is relevant though no judgement of the collection says so.
+    """The function that tells whether a passage is relevant although the collection's qrels do not say so.
 
-    It is if it contains an answer, where the labels are by answers, or if people judged it so; what they judged to
-    be negative is not. None if neither can be.
+    A passage is relevant if people judged it relevant. With labels by answers it is also relevant if it contains
+    an answer, unless people judged it negative. The result is None if labels are by qrels and people judged
+    nothing.
     """
     by_answers = data.labels.labels == "answers"
     book = AnswerCache(data.collection, cache, data.labels.answer_mode).contains if by_answers else None
@@ -47,7 +48,8 @@ def current_positives(
     """The positives of all training queries, as this model sees them.
 
     A query without a judged positive gets the highest-ranked passage that contains an answer, among the first
-    ``depth`` hits of its run, or none. Without a model, BM25 ranks (Karpukhin et al., 2020, Section 4.1).
+    ``depth`` hits of its run. If there is no such passage, it has no positive. Without a model, BM25 ranks
+    (Karpukhin et al., 2020, Section 4.1).
     """
     judged = data.train
     if contains is None or (spans(judged.offsets) > 0).all():
@@ -61,7 +63,7 @@ def current_positives(
 
 
 def with_answers(run: Run, judged: Positives, contains: Contains, depth: int) -> Positives:
-    """Give each query of ``judged`` without a positive the best of its first ``depth`` hits that has an answer.
+    """Give each query without a positive the highest-ranked of its first ``depth`` hits that contains an answer.
 
     Parameters
     ----------
@@ -85,7 +87,7 @@ def merged(judged: Positives, query: Int64, passage_rows: Int32) -> Positives:
 
 
 def with_pool_positives(data: TrainingData, pool: NegativePool) -> TrainingData:
-    """Replace the positives of ``data`` by those of a pool; with labels by answers each episode has its own."""
+    """Replace the positives of ``data`` by a pool's: with labels by answers they differ between episodes."""
     return replace(data, all_train=pool.positives, labels=BY_QRELS)
 
 

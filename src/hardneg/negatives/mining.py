@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 
 SOURCES = ("random", "bm25", "query", "lookahead", "file")
 TELEPORTED = ("query", "lookahead")
-PAIRS = 1 << 14  # of a query and a passage that are scored at a time
-DIAGNOSTIC_DEPTH = 100  # training runs are kept at least this deep, for forgetting and its kin
+PAIRS = 1 << 14  # pairs of a query and a passage that are scored at a time
+DIAGNOSTIC_DEPTH = 100  # runs of training queries are kept at least this deep, for diagnostics such as forgetting
 
 
 @dataclass(frozen=True)
@@ -48,19 +48,19 @@ class Corpus:
 
 
 class Searcher(Protocol):
-    """The part of a state that gives runs: a model over a collection, or the runs that one left."""
+    """The part of a state that gives runs: a model over a collection, or the runs that such a model left."""
 
     def search(self, name: str, query_rows: Int32, k: int, *, as_trained: bool = False) -> Run:
         """The run ``name`` of these queries, ``k`` deep.
 
         Parameters
         ----------
-        as_trained : queries are as long as training steps read them, not as long as search does.
+        as_trained : queries are cut to the length that training steps read, not to that of search.
         """
         ...
 
     def neighbours(self, name: str, owners: Int32, anchors: Int32, k: int) -> Run:
-        """The run ``name`` of the neighbours of passages: list i is that of ``anchors[i]``, for ``owners[i]``."""
+        """The run ``name``: list i has the neighbours of passage ``anchors[i]``, for query ``owners[i]``."""
         ...
 
 
@@ -115,13 +115,14 @@ def mine_pool(
     Parameters
     ----------
     given : what the source ``file`` draws from.
-    previous : the pool of the round before, for momentum.
-    sources : ``query`` and ``lookahead`` share the newly mined ``size`` entries of a query by ``beta`` and are
-        joined by momentum; every other source, and lookahead without query, draws ``count`` besides.
+    previous : the pool of the episode before, for momentum.
+    sources : ``query`` and ``lookahead`` share the ``size`` newly mined entries of a query, as ``beta`` says, and
+        momentum is added to them. Every other source adds ``count`` entries of a query. So does ``lookahead`` if
+        ``query`` is not among the sources.
     guide : a frozen model whose scores the bounds of ``filters`` compare, for every source and for momentum too;
         None: the model that mines.
-    contains : what contains an answer is no negative, from no source and in no pool of before; queries that are
-        left without a positive or a negative are left out.
+    contains : tells which passages contain an answer. Such a passage is no negative, neither from a source nor
+        from the previous pool. Queries that then have no positive or no negative are left out.
     """
     check_sources(corpus, sources, given)
     mine = partial(
@@ -159,13 +160,16 @@ def mine_pool(
 def momentum_of(
     previous: NegativePool, positives: Positives, filters: Filters, guide: Guide | None, contains: Contains | None
 ) -> NegativePool:
-    """The entries of the pool of before that may be negatives now; a guide can compare them too."""
+    """The entries of the previous pool that may be negatives now: those without an answer.
+
+    With a guide, they must also be within the bounds of ``filters`` on the guide's scores; ``top`` is not applied.
+    """
     left = without_answers(previous, contains)
     return left if guide is None else guide.filtered(left.align(positives), replace(filters, top=None))
 
 
 def check_sources(corpus: Miner | Corpus, sources: Sequence[str], given: Run | NegativePool | None = None) -> None:
-    """Refuse unknown and repeated sources, and those that need a model where there is none."""
+    """Refuse unknown and repeated sources, and sources that need a model or a file if there is none."""
     if not sources:
         raise SettingsError("NO_SOURCES", "no source is given", f"choose from {', '.join(SOURCES)}")
     for source in sources:
@@ -194,13 +198,13 @@ def mine_candidates(
     contains: Contains | None = None,
     given: Run | NegativePool | None = None,
 ) -> NegativePool:
-    """All candidates of a source within ``depth`` (or ``count`` drawn ones) for the queries of ``positives``.
+    """The candidates of a source for the queries of ``positives``: all within ``depth``, or ``count`` drawn ones.
 
     Parameters
     ----------
     count : entries to draw for a query; ``random`` needs it.
-    guide : whose scores the bounds of ``filters`` compare; the pool keeps them. None: the model that mines, which
-        then compares what is drawn at random too.
+    guide : the frozen model whose scores the bounds of ``filters`` compare; the pool keeps these scores. None: the
+        scores of the model that mines are compared. It then scores random negatives too.
     anchors : which positives lookahead searches around.
     contains : drops candidates that contain an answer.
     given : for the source ``file``: a run, whose hits are mined like those of a search, or a pool, whose entries
@@ -231,7 +235,7 @@ def mine_candidates(
     known = QueryScores.of(corpus, positives, source) if asked else None
     search, list_anchors = searcher(corpus, positives, source, anchors)
     run = deep_enough(search, source, positives, collection, depth)
-    if contains is not None:  # all at once: it is asked block by block
+    if contains is not None:  # matches all pairs at once and caches them; below it is asked block by block
         contains(run.query_rows[owners(run.offsets)], run.passage_rows)
     return sample_source(
         run,
@@ -276,7 +280,9 @@ def drawn_at_random(
 def within_bounds(
     corpus: Miner | Corpus, drawn: NegativePool, positives: Positives, filters: Filters
 ) -> NegativePool:
-    """The entries of a random draw whose scores by the model that mines keep the bounds; none is replaced.
+    """The entries of a random draw whose scores by the model that mines are within the bounds.
+
+    Entries that are dropped are not replaced.
 
     Raises
     ------
@@ -297,10 +303,10 @@ def within_bounds(
 def deep_enough(
     search: Callable[[int], Run], source: str, positives: Positives, collection: Collection, depth: int
 ) -> Run:
-    """The run of a source, so deep that ``depth`` candidates are left where there are so many passages.
+    """The run of a source, deep enough to leave ``depth`` candidates in every list, if there are so many passages.
 
-    Lists are searched ``max |D+| + 16`` deeper than ``depth``; where positives and copies of them still leave a
-    list short, all are searched twice as deep.
+    Lists are searched ``max |D+| + 16`` deeper than ``depth``. If a list is still too short without positives and
+    copies of them, all lists are searched again, twice as deep.
     """
     k = training_depth(collection, positives, depth)
     run = search(k)
@@ -344,7 +350,8 @@ def searcher(
 class QueryScores:
     """The scores that margins compare: those of passages for the training queries, by the model that mines.
 
-    So a neighbour of the positive is compared as an answer to the query, though its list scores its nearness.
+    So a neighbour of the positive is compared by its score for the query, not by its score in the list, which says
+    how near it is to the positive.
 
     Attributes
     ----------
@@ -374,9 +381,9 @@ class QueryScores:
         return np.concatenate([np.zeros(0, np.float32), *scores])
 
     def positives_lowest(self) -> Float32:
-        """The score [Q] that a query's lowest positive has; 0 where there is no positive.
+        """The lowest score [Q] of each query's positives; 0 for a query without positives.
 
-        Training turns from positive to positive, so a negative must keep the margin to each.
+        Training takes a query's positives in turn, so a negative must keep the margin to each of them.
         """
         lowest, some = np.zeros(len(self.positives), np.float32), spans(self.positives.offsets) > 0
         each = self(owners(self.positives.offsets), self.positives.passage_rows)

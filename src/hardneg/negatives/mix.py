@@ -32,7 +32,7 @@ class Quotas(NamedTuple):
 
 
 def nearest(x: NDArray[np.floating] | float) -> NDArray[np.int64]:
-    """Round to the nearest integer, halves up; a value that is a half but for binary rounding counts as one."""
+    """Round to the nearest integer, halves up; a value within 1e-9 below a half counts as a half."""
     return np.floor(np.asarray(x) + (0.5 + 1e-9)).astype(np.int64)
 
 
@@ -60,7 +60,7 @@ def quotas(old: Int64, *, size: int, alpha: float, beta: float, mode: Mode = "we
 def union(pools: Sequence[NegativePool]) -> NegativePool:
     """The multiset union, query by query, of pools of the same queries in the same order.
 
-    Scores of a ranker stay if it scored all of them.
+    The scores of a ranker are kept if the same ranker scored all pools that have entries.
     """
     lengths = np.stack([spans(pool.offsets) for pool in pools])
     offsets = offsets_of(lengths.sum(axis=0))
@@ -101,16 +101,17 @@ def teleport(
     ----------
     query, lookahead : all candidates of the newly mined sources. The result has the queries, positives
         and episode of ``query``.
-    momentum : the previous episode's training pool (None in episode 1). It loses the positives of ``query``
-        and passages of the same text before it is counted and drawn from; its entries keep their provenance.
+    momentum : the previous episode's training pool (None in episode 1). The positives of ``query`` and passages
+        with the same text are removed from it before its entries are counted and drawn; entries keep their
+        provenance.
     alpha, beta : in [0, 1); alpha 0 is the ablation without momentum, beta 0 the one without lookahead.
     size : 2n, the number of entries of the newly mined part; see :func:`quotas`.
     extra : pools of further sources, already drawn. All their entries are added; alpha and beta do not count them.
     dedup : keep only the first entry of each passage, in the pool's order.
     text_keys : uint64 [n_passages], equal for equal texts.
-    filters : the rank window and the highest score, applied to momentum too, but for entries without a rank: no
-        list gave them. Margins are not applied here: they need the scores of the model that mined, and were
-        applied when the entry was first drawn.
+    filters : the rank window and the highest score apply to momentum too, except to entries without a rank, which
+        come from no ranked list. Margins are not applied here: they need the scores of the model that mined, and
+        were applied when the entry was first drawn.
 
     If a source has too few entries, no other source fills the gap. The log tells the shortfall and the realised
     mix.

@@ -33,8 +33,8 @@ SOURCES = (
 )  # files store the position in this order, so new sources go to the end
 KIND = "negatives"
 ENTRY_ARRAYS = ("passage_rows", "sources", "ranks", "scores", "episodes", "anchors")
-PARTS = "pair-scores"  # the cache's folder of blocks of scores, kept until the pool that needs them is whole
-SCORES = ("ranker_scores", "positive_scores")  # arrays that only a pool has that a ranker scored
+PARTS = "pair-scores"  # the cache's folder of blocks of scores, kept until the pool that needs them is complete
+SCORES = ("ranker_scores", "positive_scores")  # arrays that exist only in a pool that a ranker scored
 BLOCK = 1 << 17  # entries processed at a time, so that temporary arrays fit into the processor's cache
 
 DTYPES: Mapping[str, type[np.generic]] = {
@@ -74,10 +74,10 @@ class NegativePool(Shown):
     collection: str = ""  # digest of the collection the rows belong to
     filtered: Mapping[str, int] = field(
         default_factory=dict
-    )  # source -> hits that bounds kept out, if there are any
-    ranker: str = ""  # digest of the model that scored the pool; empty: none has, and the two below are None
-    ranker_scores: Float32 | None = None  # [n] its score of each entry for its query
-    positive_scores: Float32 | None = None  # [len(positive_rows)] and of each positive; NaN where it is not known
+    )  # source -> number of hits that bounds kept out; empty if there were no bounds
+    ranker: str = ""  # digest of the model that scored the pool; empty: no model did, the two below are None
+    ranker_scores: Float32 | None = None  # [n] the ranker's score of each entry for its query
+    positive_scores: Float32 | None = None  # [len(positive_rows)] that of each positive; NaN: not known
 
     def __len__(self) -> int:
         return len(self.query_rows)
@@ -129,7 +129,8 @@ class NegativePool(Shown):
     def align(self, positives: Positives) -> NegativePool:
         """The pool for the queries of ``positives``, in that order and with those positives.
 
-        A query that this pool lacks has no entries in the result; a positive that it lacks has no ranker's score.
+        A query that this pool lacks has no entries in the result. For a positive that this pool lacks, the
+        ranker's score is NaN.
         """
         entries = self
         if not np.array_equal(self.query_rows, positives.query_rows):
@@ -176,7 +177,7 @@ def kept_offsets(mask: NDArray[np.bool_], offsets: Int64) -> Int64:
 
 
 def blocks(offsets: Int64, size: int = BLOCK) -> Iterator[tuple[int, int]]:
-    """Consecutive ranges (begin, end) of queries with about ``size`` entries each; one empty range if none."""
+    """Consecutive ranges (begin, end) of queries with about ``size`` entries; without queries, one empty range."""
     inner = np.searchsorted(offsets, np.arange(size, offsets[-1], size))
     cuts = np.unique(np.concatenate([[0], inner, [len(offsets) - 1]])).tolist()
     yield from pairwise(cuts) if len(cuts) > 1 else [(0, 0)]
@@ -194,7 +195,7 @@ def concatenate(pools: Sequence[NegativePool]) -> NegativePool:
 
 
 def one_ranker(pools: Iterable[NegativePool]) -> str:
-    """The ranker that scored all of these pools that have entries; empty if there is none."""
+    """The digest of the one ranker that scored all these pools, not counting pools without entries; else empty."""
     rankers = {pool.ranker for pool in pools if len(pool.passage_rows)}
     return rankers.pop() if len(rankers) == 1 else ""
 

@@ -1,7 +1,7 @@
-"""Scores of a pool by a model that looks at each query and passage, and filters of negatives by them.
+"""Scores that a frozen model gives to the pairs of a pool, and filters of negatives by these scores.
 
-The model is frozen: a ranker, a larger bi-encoder, or the one that training starts from. It may know better than
-the model that mines which of the hits answer the query after all.
+The model is a ranker, a larger bi-encoder, or the model that training starts from. It may know better than the
+model that mines which hits do answer the query, and so are false negatives.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from hardneg.records import Float32, Int32, Int64, owners, spans
 log = logging.getLogger(__name__)
 
 Score = Callable[[Int32, Int32], Float32]  # queries [n], passages [n] -> the score of each pair [n]
-Kept = Callable[[int, Callable[[], Float32]], Float32]  # a block's number, what scores it -> its scores
+Kept = Callable[[int, Callable[[], Float32]], Float32]  # a block's number, a function that scores it -> scores
 
-PAIRS = 1 << 13  # that are scored together
+PAIRS = 1 << 13  # pairs that are scored together
 
 
 def score_anew(block: int, score: Callable[[], Float32]) -> Float32:
-    """Score a block of pairs, whatever was scored before."""
+    """Score a block of pairs, without looking for stored scores."""
     return score()
 
 
@@ -40,9 +40,9 @@ class Guide:
 
     Attributes
     ----------
-    score : asked for pairs of rows, those of a query together.
-    digest : its identity, which a pool keeps beside the scores.
-    name : what a message calls the rows of a query and a passage.
+    score : scores pairs of rows; the pairs of a query stand together.
+    digest : the identity of the model, which a pool keeps with the scores.
+    name : query row, passage row -> the words for this pair in a message.
     """
 
     score: Score
@@ -54,8 +54,8 @@ class Guide:
 
         Parameters
         ----------
-        kept : gives the scores of a block that was scored before, or lets it be scored.
-        progress : called with the entries and positives that have a score, and all of them.
+        kept : returns the stored scores of a block, or calls the function that scores it.
+        progress : called with the number of entries and positives that have a score, and with their total.
 
         Raises
         ------
@@ -81,9 +81,10 @@ class Guide:
         return scores
 
     def filtered(self, pool: NegativePool, filters: Filters) -> NegativePool:
-        """The pool, scored, with only the entries that keep the bounds of ``filters`` by these scores.
+        """The scored pool with only those entries whose scores are within the bounds of ``filters``.
 
-        Bounds on ranks are not looked at. A pool that this guide has scored is not scored again.
+        Bounds on ranks are not applied. A pool that this guide has scored, positives included, is not scored
+        again.
         """
         scores = pool.positive_scores if pool.ranker == self.digest else None
         if scores is None or np.isnan(scores).any():
@@ -93,7 +94,7 @@ class Guide:
 
 
 def _pairs(pool: NegativePool, start: int, stop: int) -> tuple[Int32, Int32, Int64]:
-    """The distinct pairs of a range of queries, and where among them each entry and then each positive is."""
+    """The distinct pairs of a range of queries, and the place among them of each entry, then of each positive."""
     sides = (pool.offsets, pool.passage_rows), (pool.positive_offsets, pool.positive_rows)
     owner = np.concatenate([owners(offsets[start : stop + 1]) for offsets, _ in sides])
     rows = np.concatenate([rows[offsets[start] : offsets[stop]] for offsets, rows in sides])
@@ -103,7 +104,7 @@ def _pairs(pool: NegativePool, start: int, stop: int) -> tuple[Int32, Int32, Int
 
 
 class PairScorer(Protocol):
-    """What scores pairs, over a collection: a cross-encoder, or a bi-encoder."""
+    """A model over a collection that scores pairs: a cross-encoder or a bi-encoder."""
 
     digest: str  # of the model
 
@@ -122,9 +123,9 @@ def guide_of(scorer: PairScorer, collection: Collection) -> Guide:
 
 
 def within(pool: NegativePool, filters: Filters) -> NegativePool:
-    """Only the entries of a scored pool that keep the bounds on scores; ``filtered`` counts the others by source.
+    """The entries of a scored pool that are within the bounds on scores; ``filtered`` counts the others by source.
 
-    The score of a query's positive is the lowest of its positives, for training turns from one to the next.
+    A margin is measured from the lowest score of a query's positives, because training takes them in turn.
     """
     assert pool.ranker_scores is not None, "the pool has no scores"
     scores, owner = pool.ranker_scores, owners(pool.offsets)
@@ -143,11 +144,11 @@ def within(pool: NegativePool, filters: Filters) -> NegativePool:
 
 
 def lowest_positive(pool: NegativePool) -> Float32:
-    """The lowest score [Q] of each query's positives, by what scored the pool; 0 where it has no positive.
+    """The lowest score [Q] of each query's positives by the pool's ranker; 0 for a query without positives.
 
     Raises
     ------
-    NumericError : a positive has none.
+    NumericError : a positive has no score.
     """
     assert pool.positive_scores is not None, "the pool has no scores"
     lowest, some = np.zeros(len(pool), np.float32), spans(pool.positive_offsets) > 0
@@ -164,7 +165,7 @@ class StoredScores:
 
     Parameters
     ----------
-    pool : scored by a ranker, with all of its positives.
+    pool : a pool in which a ranker scored all entries and all positives.
 
     Raises
     ------
@@ -176,7 +177,7 @@ class StoredScores:
         self.pool, self.order = pool, np.argsort(pool.query_rows, kind="stable")
 
     def __call__(self, query_rows: Int32, passage_rows: Int32) -> Float32:
-        """The scores [n] of pairs; raises :class:`KeyError` for one that the pool has not."""
+        """The scores [n] of pairs; raises :class:`KeyError` for a pair that is not in the pool."""
         queries, owner = np.unique(query_rows, return_inverse=True)
         at = np.searchsorted(self.pool.query_rows, queries, sorter=self.order)
         if at.max(initial=-1) >= len(self.order) or (self.pool.query_rows[self.order[at]] != queries).any():

@@ -102,7 +102,7 @@ def sample_source(
 
 
 def _from(compared: Scored, start: int) -> Scored:
-    """What scores by the positions of a block of queries that begins at ``start``."""
+    """The scorer that takes positions within a block of queries, which begins at the position ``start``."""
     return lambda at, passages: compared(at + start, passages)
 
 
@@ -185,5 +185,5 @@ def _from_corpus(positives: Positives, n_passages: int, count: int, base: int, t
     """Up to ``count`` random acceptable rows for one query, from the whole corpus, ascending."""
     rows = np.arange(n_passages)
     rows = rows[~is_known(positives, np.zeros(n_passages, np.int64), rows, text_keys)]
-    words = hash64(base, positives.query_rows, rows, np.array([-1]))  # -1: no trial's number
+    words = hash64(base, positives.query_rows, rows, np.array([-1]))  # -1: no trial has this number
     return np.sort(rows[np.argsort(words, kind="stable")[:count]])

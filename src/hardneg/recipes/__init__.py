@@ -1,1 +1,1 @@
-"""One recipe, one file: each reads like the algorithm of its paper."""
+"""The recipes, each in a file or folder of its own that reads like the algorithm of its paper."""

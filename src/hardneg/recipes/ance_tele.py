@@ -4,8 +4,8 @@ In every episode the newest model mines the negatives of the next one, and three
 the query, passages near the positive (lookahead: what the model will confuse later), and the pool of the episode
 before (momentum: what it would forget).
 
-With ``first = in_batch``, which is ours, the first episode mines nothing: it trains on the other passages of each
-step, and the model that mines first has seen every training query.
+With ``first = in_batch``, which the paper does not have, the first episode mines nothing: it trains on the other
+passages of each step. The first model that mines has then seen every training query.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class AnceTele(GroupSettings):
     stop_fraction: float = Field(0.1, gt=0, le=1)
     stop_step: int | None = Field(None, ge=1)  # wins over stop_fraction
 
-    # an episode before anything is mined: a pass over the queries, the other passages of a step as negatives
+    # in_batch: the first episode mines nothing; a pass over the queries with a step's other passages as negatives
     first: Literal["mined", "in_batch"] = "mined"
     first_queries: int | None = Field(None, ge=1)  # of its steps; None: queries_per_step
     first_epochs: float = Field(1, gt=0)
@@ -80,7 +80,7 @@ class AnceTele(GroupSettings):
 
     @property
     def unscored(self) -> bool:
-        """Whether some part of training has negatives besides those of a given pool: later episodes mine."""
+        """Whether training has negatives besides those of a given pool: episodes after the first one mine."""
         return self.first_episode < self.episodes
 
     def check(self) -> None:
@@ -94,19 +94,19 @@ class AnceTele(GroupSettings):
             raise SettingsError("NO_MARGIN", what, "leave one of them out, or set filter_by = start")
 
     def check_pool(self, given: bool) -> None:
-        """Refuse also negatives for an episode that trains in the batch alone."""
+        """Refuse also given negatives for a first episode that trains on in-batch negatives alone."""
         super().check_pool(given)
         if given and not self.has_negatives(self.start_episode):
             what = "negatives are given, and first = in_batch trains the first episode without any"
             raise SettingsError("BAD_SETTING", what, "set first = mined, or leave them out")
 
     def has_negatives(self, episode: int) -> bool:
-        """Whether an episode has negatives of its own; a first one in the batch has none."""
+        """Whether an episode has mined or given negatives; a first one with ``in_batch`` has none."""
         return episode > 1 or self.first == "mined"
 
     @property
     def may_grow(self) -> tuple[str, ...]:
-        """More episodes extend a finished experiment, unless it kept the best state and let others go."""
+        """More episodes extend a finished experiment, unless it kept only the best state."""
         return ("episodes",) if self.keep == "last" else ()
 
     @property
@@ -115,7 +115,7 @@ class AnceTele(GroupSettings):
         return self.start_episode
 
     def name_of_step(self, episode: int, step: int) -> str:
-        """What a state on the way is called."""
+        """The name of the state after so many steps of an episode."""
         return f"episode-{episode}-step-{step}"
 
     def passages_per_query(self, episode: int) -> int:
@@ -130,11 +130,14 @@ class AnceTele(GroupSettings):
         return self.steps or self.steps_in(self.epochs, queries)
 
     def stop(self, horizon: int) -> int:
-        """Steps of an episode before the last."""
+        """Steps that every episode but the last one makes."""
         return min(self.stop_step or max(int(nearest(self.stop_fraction * horizon)), 1), horizon)
 
     def episode_of(self, queries: int, episode: int) -> Episode:
-        """The episode of this number, for so many queries; only the last one, and one in the batch, run whole."""
+        """The episode of this number, for so many queries.
+
+        Only the last episode, and a first one with ``in_batch``, make all steps of their schedule.
+        """
         if not self.has_negatives(episode):
             size = self.first_queries or self.queries_per_step
             steps = self.first_steps or self.steps_in(self.first_epochs, queries, size)
@@ -149,9 +152,9 @@ def ance_tele(
 ) -> Iterator[State]:
     """Run all episodes (ANCE-Tele, Section 4); afterwards the trained model stands in ``model/``.
 
-    An episode begins with the last model of the one before, whichever state is best on dev.
-    Yields each state of the model while its embeddings are there: the pretrained one, that after every episode,
-    what was measured on the way, and the final one. Everything that is published already is reused, so an
+    An episode mines with the last model of the episode before, whichever state is best on dev. Yields each state
+    of the model while its embeddings are there: the pretrained model, the states that were measured between two
+    steps, the model after every episode, and the final one. Everything that is published already is reused, so an
     interrupted experiment resumes.
 
     Parameters
@@ -180,14 +183,14 @@ def episode_pool(
     episode: int,
     given: NegativePool | None,
 ) -> NegativePool:
-    """The training pool of an episode, mixed from what its miner finds and the pool before it (Eqs. 4-8).
+    """The training pool of an episode, mixed from what its miner finds and the previous pool (Eqs. 4-8).
 
-    It does not depend on how many episodes follow, so its settings do not say.
+    The pool does not depend on the number of later episodes, so its manifest names only the episodes so far.
     """
     data, depth = training.data, training.settings.depth
     inputs = {"collection": data.collection.digest, "miner": state.digest}
     if previous is not None and not training.settings.has_negatives(episode - 1):
-        previous = None  # nothing that could be forgotten
+        previous = None  # the episode before had no negatives that the model could forget
     if previous is not None:
         before = training.experiment.layout.episode(episode - 1)
         inputs["previous"] = read_manifest(before.negatives).digest
@@ -213,7 +216,7 @@ def mix_episode(
     contains: Contains | None,
     guide: Guide | None = None,
 ) -> NegativePool:
-    """Query and lookahead candidates of this state, the momentum of the last, and the extra sources."""
+    """The mix of a state's query and lookahead candidates, momentum from the previous pool, and extra sources."""
     return mine_pool(
         state,
         positives,
@@ -238,8 +241,9 @@ def mix_episode(
 def stage_of(training: TrainingRun[AnceTele], pool: NegativePool, start: BiEncoder, episode: int) -> MeasuredStage:
     """Training on an episode's pool, which makes the miner of the next episode, or the final model.
 
-    Episodes before the last stop early, without shortening the schedule. The last runs whole, and its model at
-    the early stop is kept too: extending a finished experiment mines from that one.
+    Episodes before the last stop early, without shortening the schedule. The last one makes all steps, and its
+    model at the early stop is kept too: if the finished experiment is extended, the next episode mines with that
+    model.
     """
     settings, layout = training.settings, training.experiment.layout
     own = settings.has_negatives(episode)
@@ -270,7 +274,7 @@ def stage_of(training: TrainingRun[AnceTele], pool: NegativePool, start: BiEncod
 
 
 def plan(settings: AnceTele, data: TrainingData, encoder: BiEncoder) -> CostModel:
-    """What the experiment would do."""
+    """The work that the experiment would do."""
     numbers = range(settings.start_episode, settings.episodes + 1)
     episodes = [settings.episode_of(len(data.train), episode) for episode in numbers]
     return work_of(

@@ -1,7 +1,7 @@
-"""The recipes that there are, as commands show them: names, modules, what help says, and options of their own.
+"""The list of all recipes as commands show them: their names, modules, help texts and own options.
 
-A recipe's module loads torch, and help must not: so what help needs stands here, and the recipe takes it from
-here. This is the one place that lists recipes: commands and functions find them by it.
+A recipe's module loads torch, but help must not load it. So the facts that help needs stand here, and the recipe
+takes them from here. This is the only list of recipes: commands and functions find them by it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
-PRESET = re.compile(r"^\[([\w-]+)\]", re.MULTILINE)  # the table of one in a preset file
-USUAL = "finetune"  # presets of this name and beginning come first: most people want them
+PRESET = re.compile(r"^\[([\w-]+)\]", re.MULTILINE)  # the table of a preset in a preset file
+USUAL = "finetune"  # presets whose names begin so come first: most people want them
 
 
 @dataclass(frozen=True)
@@ -22,13 +22,13 @@ class RecipeOption:
 
     Attributes
     ----------
-    name : the argument of :func:`~hardneg.api.recipes.train` that it gives, or the setting.
-    kind : of its value: str, int or Path.
-    help : what it is, in a sentence.
-    flag : how it is typed, where that is not the name.
-    metavar : what help calls the value.
+    name : the argument of :func:`~hardneg.api.recipes.train`, or the setting, that gets the value.
+    kind : the type of the value: str, int or Path.
+    help : a sentence that says what the option does.
+    flag : the option as a user types it, if it differs from the name.
+    metavar : the name of the value in the help text.
     least : the least value of an integer.
-    is_setting : whether it gives a setting, as ``--set`` does.
+    is_setting : whether the value goes to a setting, as with ``--set``.
     """
 
     name: str
@@ -62,14 +62,14 @@ INDEX = RecipeOption(
     "index_folder", Path, "An index that `hardneg index` built of this model.", flag="--index", metavar="INDEX"
 )
 FILTER_BY = RecipeOption("filter_by", str, "Apply the bounds to the scores of this model.", metavar="MODEL")
-FROZEN = (  # of recipes that train on groups
+FROZEN = (  # options of recipes that train on groups
     FILTER_BY,
     RecipeOption("teacher", str, "Distill this model, as the setting distill says.", metavar="MODEL"),
 )
 RANKER_MODEL = RecipeOption(
     "ranker", str, "A cross-encoder to begin with (default: the model with a new head).", metavar="RANKER"
 )
-REINIT = (  # of the model, so they stand after its options
+REINIT = (  # options about the model, so help lists them after those of the model
     RecipeOption(
         "reinit_layers",
         int,
@@ -94,7 +94,7 @@ class RecipeFacts:
     model_options : the recipe's own options about the model, which help lists after those of the model.
     notes : a note on a preset, by the name of the preset.
     hint : the rest of the help.
-    without : names of options that all recipes share but this one.
+    without : names of options that all other recipes have, but not this one.
     module : the module under ``hardneg.recipes`` that has ``RECIPE``; by default the recipe's name.
     """
 
@@ -115,17 +115,17 @@ class RecipeFacts:
 
     @property
     def takes_pool(self) -> bool:
-        """Whether it takes negatives mined elsewhere to begin with."""
+        """Whether the recipe can begin with negatives that were mined elsewhere."""
         return NEGATIVES in self.options
 
     @property
     def takes_ranker(self) -> bool:
-        """Whether it trains a ranker too, and takes one to begin with."""
+        """Whether the recipe trains a ranker beside the retriever, and takes a ranker to begin with."""
         return RANKER_MODEL in self.options
 
     @property
     def presets(self) -> list[str]:
-        """Names of its presets, as its preset file lists them; none where there is no such file."""
+        """The names of the presets in the recipe's preset file, the usual ones first; empty without a file."""
         file = resources.files("hardneg").joinpath("presets", f"{self.name}.toml")
         names = PRESET.findall(file.read_text("utf-8")) if file.is_file() else []
         return sorted(names, key=lambda name: not name.startswith(USUAL))

@@ -1,8 +1,8 @@
-"""Every setting and every preset of the recipes for people, without torch and without the settings' classes.
+"""Descriptions of every setting and every preset of the recipes, without torch and without the settings' classes.
 
-Types, defaults and bounds come from ``presets/described.json``, which is made of the classes (``make reference``);
-a test compares them. What the settings mean stands in :mod:`~hardneg.recipes.meanings`, in which
-order they are shown in :mod:`~hardneg.recipes.headings`.
+Types, defaults and bounds come from ``presets/described.json``, which ``make reference`` makes from the classes; a
+test compares them. The meanings of the settings stand in :mod:`~hardneg.recipes.meanings`, and the order in which
+they are shown in :mod:`~hardneg.recipes.headings`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hardneg.recipes.meanings import meaning_of
 TABLE = "described.json"  # beside the presets
 
 
-BY_MACHINE = {"precision": "fastest"}  # what training takes where nothing is set; not a value
+BY_MACHINE = {"precision": "fastest"}  # shown as the default of a setting whose default the machine decides
 MINUTES = "Minutes on two CPU cores: to see that everything works."
 OWN_DATA = "For your own data; keeps the best state on dev."
 PRESETS: dict[str, dict[str, str]] = {
@@ -98,8 +98,8 @@ def facts_of(settings: type[Settings]) -> dict[str, dict[str, Any]]:
 
     Returns
     -------
-    ``values``: which there are, in words; ``default``; ``needed``: it has no default; ``result``: it decides the
-    result, so that an experiment cannot go on with another value.
+    For each setting: ``values``, the allowed values in words; ``default``; ``needed``, whether it has no default;
+    ``result``, whether it decides the result, so that an experiment cannot go on with another value.
     """
     schema = settings.model_json_schema(mode="validation")["properties"]
     return {
@@ -135,7 +135,7 @@ def values_of(schema: Mapping[str, Any]) -> str:
 
 @functools.cache
 def all_facts() -> dict[str, dict[str, dict[str, Any]]]:
-    """The facts of the settings of every recipe, without its class, by recipe and setting."""
+    """The facts of the settings of all recipes, by recipe and setting, read without the settings' classes."""
     text = resources.files("hardneg").joinpath("presets", TABLE).read_text("utf-8")
     found: dict[str, dict[str, dict[str, Any]]] = json.loads(text)
     return found
@@ -146,8 +146,8 @@ def described(recipe: str, preset: str | None = None) -> list[dict[str, Any]]:
 
     Returns
     -------
-    Of each ``name``, ``heading``, ``values``, ``default``, ``preset`` (its value there; only if one is named),
-    ``needed``, ``result``, ``meaning``, ``unit`` and ``source``.
+    For each setting ``name``, ``heading``, ``values``, ``default``, ``preset`` (the value in the preset; only if a
+    preset is named), ``needed``, ``result``, ``meaning``, ``unit`` and ``source``.
 
     Raises
     ------

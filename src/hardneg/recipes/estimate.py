@@ -1,4 +1,4 @@
-"""What an experiment would take: counted from the data, timed on a sample, said before anything runs."""
+"""An estimate, before anything runs, of what an experiment takes: counted from the data and timed on a sample."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ from hardneg.recipes.settings import Episode, TrainingSettings
 from hardneg.recipes.untrained import Own
 from hardneg.records import Side, TokenBatch
 
-JUDGED = 100  # hits of a dev or test query, about
-SAMPLE = 512  # texts looked at for lengths and tokenising speed
+JUDGED = 100  # about the number of hits of a dev or test query
+SAMPLE = 512  # texts that are tokenised to find their lengths and the speed of tokenising
 DISK_RATE = 400e6  # bytes a second, to write or read with a digest
-HIT, ENTRY, POSTING = 8, 21, 8  # bytes of a run's hit, a pool's entry, a term in a passage
+HIT, ENTRY, POSTING = 8, 21, 8  # bytes of a hit in a run, an entry of a pool, a term of a passage in BM25's index
 BYTES = {"float16": 2, "float32": 4}
 
 
 @dataclass(frozen=True)
 class Beside:
-    """What a model does beside the retriever that is trained: a ranker, or a frozen model that filters or teaches.
+    """The work of a model beside the trained retriever: a ranker, or a frozen model that filters or teaches.
 
     Attributes
     ----------
-    name : what it is called: ``the ranker``, ``the teacher``.
-    model : makes it; None: the model that training starts from, whose vectors are there.
-    scored : pairs of a query and a passage that it scores without gradient. Of a bi-encoder they cost nothing
-        beside the vectors.
-    reranked : pairs of runs that are measured, which it scores too.
-    episodes : what it is trained on, if it is.
-    models : its folders of weights, if it is trained.
+    name : the name of the model in texts: ``the ranker``, ``the teacher``.
+    model : makes the model; None: the model that training starts from, whose vectors exist anyway.
+    scored : the number of pairs of a query and a passage that it scores without gradient. For a bi-encoder, only
+        the encoding of the texts is counted.
+    reranked : the number of further pairs that it scores to re-rank runs that are measured.
+    episodes : the training of this model; empty if it is not trained.
+    models : the number of folders of its weights that are kept, if it is trained.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Beside:
 
     @property
     def trained(self) -> int:
-        """Pairs that it is trained on."""
+        """The number of pairs that the model is trained on."""
         return sum(one.steps * queries_of_step(one) * one.passages_per_query for one in self.episodes)
 
     @property
@@ -96,35 +96,35 @@ ALL_OF_THEM = Part(1.0, 1.0)
 
 @dataclass(frozen=True)
 class CostModel:
-    """What an experiment would do: the counts that its time, memory and disk follow from."""
+    """The work of an experiment: the counts from which its time, memory and disk are estimated."""
 
     data: TrainingData
     episodes: Sequence[Episode]
-    states: int  # how often the training and the judged queries are searched
+    states: int  # the number of states that search for the training queries and those of dev and test
     depth: int
-    entries: int  # of a pool, for a query
+    entries: int  # entries of a pool for a query
     in_batch: bool
     micro_queries: int | None  # queries whose passages meet in one softmax; None: all of a step
-    chunk_tokens: int | None  # of the gradient cache
-    recompute: bool  # layers, in the backward pass
+    chunk_tokens: int | None  # tokens of a chunk of the gradient cache; None: it is off
+    recompute: bool  # whether the backward pass computes layers again
     checkpoint_every: int
     token_budget: int
     store_dtype: str
     precision: Precision
     passage_length: int | None = None  # tokens of a passage in steps, at most; None: as many as in search
-    encoded: tuple[float, float] | None = None  # how often queries are, and the corpus; None: both for all states
-    mined: float = 0  # how often the training queries are searched besides, parts of passages and queries as such
-    pools: int | None = None  # that are kept; None: one an episode
-    models: int = 0  # that are kept besides those of the episodes and the final one
+    encoded: tuple[float, float] | None = None  # times that queries and corpus are encoded; None: once a state
+    mined: float = 0  # further searches for all training queries, to mine; a search of a part counts as a fraction
+    pools: int | None = None  # pools that are kept; None: one for each episode
+    models: int = 0  # models that are kept besides those of the episodes and the final one
     query_side: bool = False  # every step searches, and trains the query side alone, which is untied
-    index: int = 0  # bytes of one that is built
+    index: int = 0  # bytes of the index that is built; 0: none is
     passed: int = 0  # states that are measured on dev alone
     examined: bool = True  # every state is searched for training queries and their positives' neighbours
-    mined_pools: int = 0  # pools that are made, kept or not
-    compared: int = 0  # candidates of a training query in one of them, which a guide would compare
+    mined_pools: int = 0  # pools that are made, whether or not they are kept
+    compared: int = 0  # candidates of a training query in such a pool, whose scores a guide would compare
     beside: Sequence[Beside] = ()
-    devices: Devices = ALONE  # that the time is for
-    order: Sequence[str] = ()  # kinds of its stages; empty: each episode measures, mines and trains
+    devices: Devices = ALONE  # the devices for which the time is estimated
+    order: Sequence[str] = ()  # the kinds of its stages; empty: each episode measures, mines and trains
 
     @property
     def every_episode(self) -> list[Episode]:
@@ -144,12 +144,14 @@ def work_of(
     lists: int = 1,
     part: Part = ALL_OF_THEM,
 ) -> CostModel:
-    """The work of an experiment with these settings; of ADORE all states on the way are among the ``states``.
+    """The work of an experiment with these settings; for ADORE, ``states`` includes those measured between steps.
 
     Parameters
     ----------
-    mined : states that negatives are mined from, each with so many ``lists`` of a training query.
-    part : what such a state mines, where measuring it does not embed all passages.
+    mined : the number of states that negatives are mined with.
+    lists : the number of ranked lists that each of these states makes for a training query.
+    part : the shares of passages and of queries that such a state mines, if measuring it does not embed all
+        passages.
     """
     judged = settings.examine == "judged"
     passed = sum(len(settings.measured_steps(one)) for one in episodes)
@@ -186,7 +188,7 @@ def work_of(
 
 
 def dev_share(settings: TrainingSettings, data: TrainingData) -> float:
-    """The share of the passages among which dev is judged, at most: no hit is counted twice."""
+    """The share of the passages among which dev is judged, at most: it is less if queries share hits."""
     if settings.dev_passages is None or data.dev is None:
         return 1.0
     among = settings.dev_passages * len(data.dev) / max(data.collection.n_passages, 1)
@@ -194,9 +196,9 @@ def dev_share(settings: TrainingSettings, data: TrainingData) -> float:
 
 
 def corpora(data: TrainingData, *, states: int, passed: int, mined: int, among: float, part: Part) -> float:
-    """How often the corpus is encoded, parts of it counted as such.
+    """How many times the corpus is encoded, where encoding a part of it counts as a fraction.
 
-    A state that does not mine, and that dev alone judges, needs no passages but those that dev is judged among.
+    A state that does not mine and is measured on dev alone needs only the passages that dev is judged among.
     """
     if among == 1.0:
         return states + passed
@@ -207,7 +209,7 @@ def corpora(data: TrainingData, *, states: int, passed: int, mined: int, among: 
 
 
 def judged_queries(data: TrainingData) -> int:
-    """Queries of dev and test."""
+    """The number of queries of dev and test."""
     return sum(len(qrels) for qrels in (data.dev, data.test) if qrels is not None)
 
 
@@ -218,7 +220,7 @@ class Sample:
     queries: TokenBatch
     passages: TokenBatch
     seconds: float  # to tokenise them
-    chunks: float = 1.0  # sequences of a passage
+    chunks: float = 1.0  # mean number of sequences of a passage
     read: TokenBatch | None = None  # the passages as training steps read them; None: as search does
 
     @property
@@ -234,18 +236,19 @@ class Sample:
 def describe_work(
     work: CostModel, encoder: BiEncoder, *, seeds: int, measure: bool, own: Own | None = None
 ) -> dict[str, Any]:
-    """The episodes of an experiment, and its facts; with ``measure`` time and memory, timed on a sample here.
+    """The episodes and facts of an experiment; with ``measure`` also its time and memory, timed here on a sample.
 
     Parameters
     ----------
-    own : the model as it came, where it is measured besides what training starts from.
+    own : the model as it came, if it is measured besides the model that training starts from.
 
-    With several ``work.devices`` time and memory are those of several like this one; disk is what it is.
+    With several ``work.devices``, time and memory are those of so many devices like this one. The disk is the
+    same.
 
     Returns
     -------
-    ``episodes``: a table of each; ``facts``: for people; with ``measure`` also ``seconds`` by stage, ``total`` and
-    all, and ``bytes`` of ``disk`` and ``memory``.
+    ``episodes``: a table for each episode; ``facts``: lines for people. With ``measure`` also ``seconds`` of each
+    stage and in ``total``, and ``bytes`` of ``disk`` and ``memory``.
     """
     sample = take_sample(work, encoder)
     facts = describe_counts(work, sample, seeds)
@@ -287,7 +290,7 @@ def take_sample(work: CostModel, encoder: BiEncoder) -> Sample:
 
 
 def sample_side(work: CostModel, encoder: BiEncoder, side: Side, most: int | None = None) -> TokenBatch:
-    """Evenly spread texts of one side, of at most so many tokens each where ``most`` is given."""
+    """Evenly spread texts of one side as tokens; with ``most``, each is cut to so many tokens."""
     collection = work.data.collection
     n = collection.n_queries if side == "query" else collection.n_passages
     rows = np.unique(np.linspace(0, n - 1, min(n, SAMPLE)).astype(np.int64))
@@ -297,7 +300,7 @@ def sample_side(work: CostModel, encoder: BiEncoder, side: Side, most: int | Non
 
 
 def describe_counts(work: CostModel, sample: Sample, seeds: int) -> dict[str, Any]:
-    """What is known without running anything."""
+    """The facts that are known without running anything."""
     collection, most = work.data.collection, widest(work)
     hard = most.passages_per_query - 1
     batch = min(most.queries_per_step, most.queries)
@@ -318,7 +321,7 @@ def describe_counts(work: CostModel, sample: Sample, seeds: int) -> dict[str, An
 
 
 def disk_bytes(work: CostModel, encoder: BiEncoder, sample: Sample) -> float:
-    """What an experiment leaves on the disk, at its largest."""
+    """The most bytes that an experiment leaves on the disk."""
     data, (model, checkpoint) = work.data, weights_of(work, encoder)
     collection, episodes = data.collection, len(work.episodes)
     checkpoints = sum(min(math.ceil(one.steps / work.checkpoint_every), 2) for one in work.episodes)
@@ -348,7 +351,7 @@ def trained_bytes(work: CostModel, encoder: BiEncoder) -> float:
 
 
 def widest(work: CostModel) -> Episode:
-    """The episode that trains on most passages of a query."""
+    """The episode whose steps have the most passages for each query."""
     return max(work.episodes, key=lambda one: one.passages_per_query)
 
 
@@ -377,33 +380,33 @@ def time_stages(work: CostModel, encoder: BiEncoder, sample: Sample) -> tuple[di
     seconds["train"] += shared_search(work, visits * a_search)
     add_exchange(seconds, work, sum(one.steps for one in work.episodes), trained_bytes(work, encoder))
     seconds["save and verify"] = stored_bytes(work, encoder) / DISK_RATE
-    return seconds, memory + weights_of(work, encoder)[0] + work.index  # what mines stays beside what trains
+    return seconds, memory + weights_of(work, encoder)[0] + work.index  # the miner stays beside the trainee
 
 
 def shared_search(work: CostModel, seconds: float) -> float:
-    """Seconds of a search that takes one device so long; an index of faiss is searched by one process alone."""
+    """The seconds of a search that takes one device ``seconds``; only one process searches an index of faiss."""
     return seconds if work.index else work.devices.miners.share(seconds)
 
 
 def add_exchange(seconds: dict[str, float], work: CostModel, steps: int, size: float) -> None:
-    """Add what it takes several devices to sum so many bytes of gradients in each step."""
+    """Add the seconds that several devices take to sum ``size`` bytes of gradients in each step."""
     if work.devices.count > 1:
         before = seconds.get("exchange gradients", 0.0)
         seconds["exchange gradients"] = before + steps * work.devices.exchange_seconds(size)
 
 
 class Bytes(NamedTuple):
-    """What a model beside the one that is trained takes."""
+    """The bytes that a model beside the trained one takes on the disk and in memory."""
 
     disk: float
     memory: float
 
 
 def add_beside(seconds: dict[str, float], work: CostModel, one: Beside) -> Bytes:
-    """Add the time that a model beside the retriever takes; returns what it takes of disk and memory.
+    """Add the time that a model beside the retriever takes; returns its bytes on the disk and in memory.
 
-    Its memory is that of its weights, and of gradients and two moments where it is trained: it computes when the
-    retriever does not.
+    In memory it has its weights and, if it is trained, gradients and two moments of each parameter. Activations
+    are not added, because it computes while the retriever does not.
     """
     if one.model is None:
         return Bytes(0.0, 0.0)
@@ -438,7 +441,7 @@ def whole_encoding(work: CostModel, encoder: BiEncoder, sample: Sample, sides: S
 
 
 def add_own(seconds: dict[str, float], work: CostModel, own: Own) -> None:
-    """Add what it takes to encode and search with the model as it came, which no training query asks."""
+    """Add the seconds to encode and search with the model as it came, for the queries of dev and test alone."""
     encoder, collection = own.load(), work.data.collection
     sample = take_sample(work, encoder)
     seconds["encode"] += whole_encoding(work, encoder, sample, own.sides)
@@ -449,7 +452,7 @@ def add_own(seconds: dict[str, float], work: CostModel, own: Own) -> None:
 
 
 def stored_bytes(work: CostModel, encoder: BiEncoder) -> float:
-    """Bytes that are written and read: checkpoints; models, written, verified, read and digested."""
+    """Bytes that are written and read for checkpoints and models; models are also verified and digested."""
     model, checkpoint = weights_of(work, encoder)
     checkpoints = sum(math.ceil(one.steps / work.checkpoint_every) for one in work.episodes)
     return 2 * checkpoint * checkpoints + 6 * model * (len(work.episodes) + work.models)
@@ -459,7 +462,8 @@ def time_training(work: CostModel, encoder: BiEncoder, sample: Sample) -> tuple[
     """Seconds of all optimiser steps, and bytes of memory at their largest.
 
     Micro-batches of more than ``TIMED_TOKENS`` tokens are timed on a part of them. The gradient cache adds a
-    forward pass, half of what a backward one takes. Several devices divide a step by texts; each makes the update.
+    second forward pass, which takes half the time of a backward pass. Several devices share the texts of a step;
+    each of them makes the whole update.
     """
     side: Side = "query" if work.query_side else "passage"
     text = sample.tokens(1, 0) if work.query_side else sample.in_steps.tokens(0, 1)
@@ -479,7 +483,10 @@ def time_training(work: CostModel, encoder: BiEncoder, sample: Sample) -> tuple[
 
 
 def tokens_of_step(episode: Episode, queries: int | None, sample: Sample, work: CostModel) -> float:
-    """Tokens of a step, or of so many of its queries; a passage drawn twice is encoded once, if at all."""
+    """Tokens of a step, or of so many of its ``queries``; a passage that is drawn twice is encoded once.
+
+    If only the query side is trained, passages are not encoded.
+    """
     sample = sample.in_steps
     count = min(queries or episode.queries_per_step, queries_of_step(episode))
     if work.query_side:
@@ -490,5 +497,5 @@ def tokens_of_step(episode: Episode, queries: int | None, sample: Sample, work: 
 
 
 def queries_of_step(episode: Episode) -> int:
-    """How many queries a step has, but for the last one of an epoch."""
+    """The number of queries of every step but the last one of an epoch."""
     return min(episode.queries_per_step, episode.queries)

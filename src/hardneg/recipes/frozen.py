@@ -1,6 +1,6 @@
-"""Frozen models beside the one that is trained: they say which passages are no negatives, and teach.
+"""Frozen models beside the trained one: they tell which passages are no negatives, or are teachers to distil.
 
-None of them changes while training goes on, so whoever resumes finds the same scores.
+They do not change during training, so a resumed experiment finds the same scores.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class FrozenModels:
 
     Attributes
     ----------
-    settings : say which are needed, and how embeddings are made.
-    source : where they come from.
+    settings : the settings, which say which models are needed and how embeddings are made.
+    source : names the places of the models.
     starting : makes the model that training starts from.
-    cache : where their token stores and embeddings live.
+    cache : the folder of their token stores and embeddings.
     """
 
     settings: MiningSettings
@@ -49,7 +49,7 @@ class FrozenModels:
 
     @property
     def groups(self) -> GroupSettings | None:
-        """The settings of a recipe that trains a retriever on groups; None: this one does not."""
+        """The settings, if the recipe trains a retriever on groups; else None."""
         return self.settings if isinstance(self.settings, GroupSettings) else None
 
     @property
@@ -69,18 +69,18 @@ class FrozenModels:
 
     @cached_property
     def guide(self) -> Guide | None:
-        """What the bounds on mined negatives compare; None: the model that mines."""
+        """The model whose scores the bounds on mined negatives compare; None: the model that mines."""
         if self.settings.filter_by == "start":
             return guide_of(RetrieverScorer(self.start), self.collection)
         return None if self.source.filter_by is None else self._at(self.source.filter_by)
 
     @cached_property
     def given_teacher(self) -> Guide | None:
-        """The model that teaches; of none the guide does."""
+        """The model that was given as the teacher; if there is none, the guide."""
         return self.guide if self.source.teacher is None else self._at(self.source.teacher)
 
     def teacher(self, pool: NegativePool | None) -> Score | None:
-        """The teacher's scores of pairs: those stored with a pool that it scored, else live; None: there is none.
+        """The teacher as a function of pairs, with scores from the pool if it has them; None: none is distilled.
 
         Raises
         ------
@@ -98,7 +98,7 @@ class FrozenModels:
 
     @cached_property
     def mask(self) -> GuideMask | None:
-        """What says which columns of a step the starting model takes for positives; None: nothing does."""
+        """The mask of the columns of a step that the starting model takes for positives; None: none is masked."""
         groups = self.groups
         return None if groups is None or not groups.guide_mask else GuideMask(self.start, groups.guide_margin)
 
@@ -107,23 +107,23 @@ class FrozenModels:
         return loss if self.groups is None else self.groups.distilled(loss, scale)
 
     def of_objective(self, pool: NegativePool | None, *, taught: bool = True) -> dict[str, Any]:
-        """What :func:`~hardneg.training.objectives.group_objective` takes of the frozen models.
+        """The arguments of :func:`~hardneg.training.objectives.group_objective` that come from the frozen models.
 
         Parameters
         ----------
-        pool : that is trained on; None: it changes on the way.
+        pool : the pool that is trained on; None: it changes during training.
         taught : whether the teacher scores the groups.
         """
         return {"mask": self.mask, "teacher": self.teacher(pool) if taught else None}
 
     def open_together(self) -> None:
-        """Open the starting model's vectors, on all processes together: later one of them mines alone."""
+        """Encode with the starting model on all processes together, if needed, before one process mines alone."""
         if self.keeps_start:
             _ = self.start.queries, self.start.training_queries, self.start.passages
 
     @property
     def keeps_start(self) -> bool:
-        """Whether embeddings of the model that training starts from are needed all along."""
+        """Whether embeddings of the model that training starts from are needed throughout training."""
         masks = self.groups is not None and self.groups.guide_mask
         return masks or self.settings.filter_by == "start"
 
@@ -142,21 +142,21 @@ def frozen_models(
 
 
 def source_at(source: ModelSource, place: str) -> ModelSource:
-    """The record of a frozen model at a place, which may be read as the one that is trained may."""
+    """The record of a frozen model at a place, which is read with the same permissions as the trained one."""
     return dataclasses.replace(source, model=place, passage_model=None, ranker=None)
 
 
 def frozen_inputs(settings: TrainingSettings, source: ModelSource, pool: NegativePool | None) -> dict[str, str]:
-    """The digests of the frozen models that are given, by what they are for; each is read and let go again.
+    """The digests of the given frozen models, by their use; each model is read for this and then dropped.
 
     Parameters
     ----------
-    pool : that training begins with; None: none is given.
+    pool : the pool that training begins with; None: none is given.
 
     Raises
     ------
-    SettingsError : a teacher should be distilled, there is none, and the pool has no scores, or is not all that
-        is trained on.
+    SettingsError : a teacher should be distilled, no teacher is given, and the pool has no scores or is not the
+        only source of negatives.
     """
     if isinstance(settings, GroupSettings) and settings.distill is not None:
         named = source.teacher is not None or settings.filter_by != "miner"
@@ -170,13 +170,13 @@ def frozen_inputs(settings: TrainingSettings, source: ModelSource, pool: Negativ
 
 
 def open_frozen(source: ModelSource) -> BiEncoder | CrossEncoder:
-    """A model, a cross-encoder or a bi-encoder as its folder says."""
+    """Open a model as a cross-encoder or a bi-encoder, whichever its folder says."""
     ranker = maybe_ranker(source)
     return open_encoder(source) if ranker is None else ranker
 
 
 def digest_at(source: ModelSource) -> str:
-    """The digest of a model, a cross-encoder or a bi-encoder as its folder says."""
+    """The digest of a model, which is opened as a cross-encoder or a bi-encoder, whichever its folder says."""
     return open_frozen(source).digest()
 
 

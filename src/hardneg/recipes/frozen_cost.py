@@ -1,4 +1,4 @@
-"""What the frozen models of an experiment would do, for its estimate."""
+"""The work of the frozen models of an experiment, for its estimate."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from hardneg.recipes.settings import GroupSettings, MiningSettings, TrainingSett
 def frozen_work(
     settings: TrainingSettings, work: CostModel, source: ModelSource, pool: NegativePool | None, digest: str | None
 ) -> list[Beside]:
-    """What the frozen models of an experiment would do, counted; one that filters and teaches is one.
+    """The counted work of the frozen models of an experiment; a model that filters and teaches is one entry.
 
     Parameters
     ----------
-    pool : that training begins with; None: none is given.
-    digest : of the teacher that is given; None: none is.
+    pool : the pool that training begins with; None: none is given.
+    digest : the digest of the given teacher; None: none is given.
     """
     if not isinstance(settings, MiningSettings):
         return []
@@ -40,5 +40,5 @@ def frozen_work(
 
 
 def model_at(source: ModelSource, place: str | None) -> Callable[[], BiEncoder | CrossEncoder] | None:
-    """What makes the frozen model at a place; None: it is the one that training starts from."""
+    """The function that opens the frozen model at a place; None: it is the model that training starts from."""
     return None if place is None else partial(open_frozen, source_at(source, place))

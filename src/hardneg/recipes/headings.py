@@ -1,6 +1,6 @@
 """The headings under which pages and commands show the settings of the recipes, each with its settings in order.
 
-A test holds that every setting of every recipe stands under one heading, and that none is left over.
+A test checks that every setting of every recipe stands under exactly one heading, and that no other name does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What training takes on several devices like the one that was timed: on paper, from what it takes on one."""
+"""Estimates of training on several devices like the one that was timed, computed from the figures of that one."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import NamedTuple
 from hardneg.errors import SettingsError
 from hardneg.process.progress import clock
 
-WITHIN = 10e9  # bytes a second that a device sends to another one of its machine: assumed, as over PCIe
-BETWEEN = 1.25e9  # and to one of another machine: assumed, as over Ethernet of 10 Gbit/s
+WITHIN = 10e9  # bytes a second from one device to another of the same machine: assumed, as over PCIe
+BETWEEN = 1.25e9  # bytes a second to a device of another machine: assumed, as over Ethernet of 10 Gbit/s
 MOST = 100_000
 
 
@@ -21,8 +21,8 @@ class Devices:
 
     Attributes
     ----------
-    mining : devices that mine beside them, as a group of their own; 0: those that train do all.
-    given : bytes a second that a device sends to another one, where the user knows it; None: it is assumed.
+    mining : devices of a second group, which mines while the first trains; 0: the devices that train do all.
+    given : bytes a second that a device sends to another one, as the user says; None: they are assumed.
     """
 
     machines: int = 1
@@ -37,7 +37,7 @@ class Devices:
 
     @property
     def miners(self) -> Devices:
-        """The devices that encode, search and mine: these, or the group that does nothing else."""
+        """The devices that encode, search and mine: the group that only mines, if there is one, else all."""
         return replace(self, machines=1, each=self.mining, mining=0) if self.mining else self
 
     @property
@@ -47,23 +47,23 @@ class Devices:
 
     @property
     def rate(self) -> float:
-        """Bytes a second that pass from one device to the next where that is slowest."""
+        """Bytes a second over the slowest connection between two devices."""
         return self.given or (WITHIN if self.machines == 1 else BETWEEN)
 
     def exchange_seconds(self, size: float) -> float:
-        """Seconds in which ``size`` bytes of gradients are summed, if nothing else is done meanwhile.
+        """The seconds to sum ``size`` bytes of gradients over all devices, if they do nothing else meanwhile.
 
-        In a ring of n devices each sends ``2 (n - 1) / n`` times that (Patarasuk and Yuan, 2009).
+        In a ring of n devices each device sends ``2 (n - 1) / n * size`` bytes (Patarasuk and Yuan, 2009).
         """
         return 2 * (self.count - 1) / self.count * size / self.rate
 
     def share(self, amount: float, least: float = 0.0) -> float:
-        """The part of an amount that one device has: an equal one, but no less than ``least``, or all of it."""
+        """The part of an amount that one device has: an equal share, but at least ``least``, and at most all."""
         return max(amount / self.count, min(least, amount))
 
     @property
     def facts(self) -> dict[str, str]:
-        """The number of devices, and what the estimate takes for granted; nothing for one."""
+        """The number of devices, and what the estimate assumes; empty for one device."""
         if self.is_alone:
             return {}
         machines = f" on {self.machines} machines" if self.machines > 1 else ""
@@ -82,12 +82,12 @@ FORMS = re.compile(r"(?:([1-9][0-9]{0,5})x)?([1-9][0-9]{0,5})(?:\+([1-9][0-9]{0,
 def parse_devices(text: str) -> Devices:
     """The devices that a text names.
 
-    ``8``; ``2x8``, eight on each of two machines; ``6+2``, six that train and two that mine; each with ``@25``
-    behind it: a device sends 25 GB a second to another one.
+    ``8``; ``2x8``, eight on each of two machines; ``6+2``, six that train and two that mine. Each may end with
+    ``@25``: a device sends 25 GB a second to another one.
 
     Raises
     ------
-    SettingsError : it is none of these.
+    SettingsError : the text has none of these forms.
     """
     found = FORMS.fullmatch(text) if text.isascii() else None
     devices = None
@@ -105,13 +105,13 @@ def parse_devices(text: str) -> Devices:
 
 
 class Overlap(NamedTuple):
-    """What two groups do at the same time.
+    """The overlap of two groups that work at the same time, one of which mines and the other trains.
 
     Attributes
     ----------
-    seconds : that are saved, for one group works while the other does.
-    version : seconds in which the group that mines makes a version of the negatives.
-    steps : that the other group makes meanwhile.
+    seconds : the seconds that are saved, because both groups work at the same time.
+    version : the seconds that the group that mines takes for one version of the negatives.
+    steps : the steps that the other group makes meanwhile.
     """
 
     seconds: float
@@ -127,13 +127,17 @@ class Overlap(NamedTuple):
 
 
 def overlap(seconds: Mapping[str, float], states: int, steps: int, trained: Iterable[str] = ()) -> Overlap:
-    """How far two groups work at the same time; beside the first version and the last measurement nobody trains.
+    """How long two groups work at the same time.
+
+    No training takes place while the first version is mined and while the final state is measured.
 
     Parameters
     ----------
-    seconds : by stage, of all ``states``: the first version, one for each refresh, and the final measurement.
-    steps : of training in all.
-    trained : models that are trained besides. They score in a step, and re-rank the runs of a state.
+    seconds : by stage, for all states together.
+    states : the number of states: one mines the first version, one mines at each refresh, and one is final.
+    steps : the number of all training steps.
+    trained : names of models that are trained beside the retriever. They score pairs in a step, and re-rank the
+        runs of a state.
     """
     by_trainers = [
         "train",

@@ -1,7 +1,7 @@
-"""What each setting of the recipes means, in which unit, and which paper or program it comes from.
+"""The meaning of each setting of the recipes, its unit, and the paper or program that it comes from.
 
-The documentation's page of settings is made from this table (``make reference``); a test holds that every setting
-of every recipe has an entry here, and that no entry is left over.
+The documentation's page of settings is made from this table (``make reference``). A test checks that every setting
+of every recipe has an entry here, and that every entry belongs to a setting.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ DPR = "Karpukhin et al., 2020"
 
 
 class Meaning(NamedTuple):
-    """What a setting means to the person who sets it.
+    """The meaning of a setting to the person who sets it.
 
     Attributes
     ----------
-    what : one or two sentences.
+    what : the meaning, in one or two sentences.
     unit : what a value counts, or how it is written; empty for names and switches.
-    paper : where it comes from; empty for hardneg's own.
+    paper : the source of the setting; empty for settings that only hardneg has.
     """
 
     what: str

@@ -1,9 +1,9 @@
 """States that are measured on dev between two training steps, to stop training early and to keep the best state.
 
 The folder ``states/<episode>-<step>`` of a measured state has the run of the dev queries, and a record. The record
-is published last: a state without one was not measured. If the best state is to be kept, its folder has its
-weights, too, published before the record; the weights of all other states are deleted. All of this depends on the
-weights alone: a resumed run finds it, decides the same, and ends in the same bytes.
+is published last: a state without a record was not measured. If the best state is to be kept, its folder also has
+its weights, which are published before the record; the weights of all other states are deleted. The measurements
+depend on the weights alone. So a resumed run finds them, takes the same decisions, and ends in the same bytes.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ Place = tuple[int, int]  # (episode, step of it)
 
 
 def runs_path(experiment: Experiment, episode: int, step: int) -> Path:
-    """Where the runs of the state after a step are kept."""
+    """The folder of the runs of the state after a step."""
     return experiment.layout.state(step, episode).runs
 
 
 def weights_path(experiment: Experiment, episode: int, step: int) -> Path:
-    """Where the weights of the state after a step stand, if it may be the best."""
+    """The folder of the weights of the state after a step; it exists while the state may be the best."""
     return experiment.layout.state(step, episode).model
 
 
 def judge_of(settings: TrainingSettings, data: TrainingData, cache: Path) -> Judge:
-    """What judges the states of an experiment by its settings."""
+    """The judge that measures the states of an experiment as its settings say."""
     return Judge(data, parse_measures(settings.measures), cache, settings.dev_passages)
 
 
@@ -59,14 +59,14 @@ class DevEvaluator:
     Parameters
     ----------
     episode : the training that the stage does.
-    start : folder of the runs of the state that the stage begins with; patience compares with it first. None: the
-        folder of the episode.
-    besides : more steps to measure, only to find the best weights; patience does not count them.
+    start : folder of the runs of the state that the stage begins with, which is the first value that patience
+        compares with. None: the runs in the folder of the episode.
+    besides : further steps to measure, only to find the best weights; patience does not count them.
     runs : (experiment, episode, step) -> where the runs of a state are kept.
     weights : whether the evaluator keeps the weights of the best state; if not, the recipe does.
-    with_index : a state -> the state as the index retrieves it, if this is what is measured.
-    lasting : step -> whether the embeddings of its state are needed afterwards.
-    made : (model, name, folder of its runs, step=) -> a state of the model; None: a state of a retriever.
+    with_index : state -> the state to measure: the same state, or as an index retrieves it.
+    lasting : step -> whether the embeddings of the state are needed after it is measured.
+    made : (model, name, folder of its runs, step=) -> a state of the model; None: makes a state of a retriever.
     save : publishes the weights of a state.
     """
 
@@ -100,7 +100,7 @@ class DevEvaluator:
         self.inputs: Mapping[str, str] = {}
 
     def begin(self, encoder: BiEncoder, inputs: Mapping[str, str]) -> int | None:
-        """Find what was measured before; returns the first due step that was not, None if there is none."""
+        """Find the states that were measured before; returns the first due step that was not measured, or None."""
         self.inputs = inputs
         self.values = by_leader(self._found)
         if self.settings.patience:
@@ -110,7 +110,7 @@ class DevEvaluator:
 
     @property
     def stop_step(self) -> int | None:
-        """The step at which patience ended: so many values in a row were no better than the best before them."""
+        """The step at which patience ended, or None: ``patience`` values in a row did not beat the best before."""
         best, since = self.origin, 0
         for step in self.measured:
             if self.settings.patience is None or (self.episode, step) not in self.values:
@@ -126,7 +126,7 @@ class DevEvaluator:
         return made in self.steps
 
     def evaluate(self, encoder: BiEncoder, made: int) -> None:
-        """Measure the state after so many steps, unless that was done; keep the weights of the best so far."""
+        """Measure the state after ``made`` steps, unless it was measured; keep the weights of the best so far."""
         place = self.episode, made
         if place in self.values:
             return
@@ -138,7 +138,7 @@ class DevEvaluator:
             by_leader(self.save, encoder, weights_path(self.experiment, *place), inputs=inputs, replace=True)
         by_leader(self._record, state, made)
         self.values[place] = value
-        if not self.lasting(made) and self.stop_step != made:  # after an early end the same state is searched
+        if not self.lasting(made) and self.stop_step != made:  # after an early end this is the final state
             state.discard("passage")
         if self.keeps_weights:
             by_leader(self._forget_weights)
@@ -161,7 +161,7 @@ class DevEvaluator:
         return dict(self.judge.evaluate({"dev": run})["dev"].means)
 
     def _told(self, state: Snapshot, step: int, means: Mapping[str, float]) -> dict[str, Any]:
-        """What a function of the user's is told of a state."""
+        """The facts of a state that the functions of the user get."""
         weights = weights_path(self.experiment, self.episode, step)
         place = weights if is_published(weights) else None
         where = {"kind": "passing", "episode": self.episode, "step": step, "path": place}
@@ -179,7 +179,10 @@ class DevEvaluator:
             draft.facts |= {"model": state.digest, "name": state.name, "runs": runs}
 
     def _found(self) -> dict[Place, float]:
-        """The values of all stages. States of this stage that are not due, or had other inputs, are deleted."""
+        """The values of measured states of all stages.
+
+        States of this stage that are not due, or were measured with other inputs, are deleted.
+        """
         found = {}
         for place in self.experiment.layout.measured_states():
             state = self.experiment.layout.state(place[1], place[0])
@@ -197,7 +200,7 @@ class DevEvaluator:
         return not is_published(path) or dict(read_manifest(path).inputs) == self._inputs_of(step)
 
     def _forget_weights(self) -> None:
-        """Delete the weights of all states but the best one of all stages; of equal ones the earliest stays."""
+        """Delete the weights of all states but the best one of all stages; of equal ones the earliest is best."""
         best = max(sorted(self.values), key=lambda place: self.values[place], default=None)
         for place in self.experiment.layout.measured_states():
             if place != best and place in self.values:
@@ -205,11 +208,11 @@ class DevEvaluator:
 
 
 class MeasuredStage:
-    """A stage that trains the retriever alone, measured on the way, and ended early where patience ends.
+    """A stage that trains one model, measures states between its steps, and ends early when patience ends.
 
     Parameters
     ----------
-    dev : measures states on the way; None: no state is measured.
+    dev : measures states between steps; None: no state is measured.
     episode, inputs : see :class:`~hardneg.training.stage.Stage`.
 
     Attributes
@@ -228,7 +231,7 @@ class MeasuredStage:
         inputs: Mapping[str, str],
     ) -> None:
         self.name, self.dev, before = trainee.name, dev, []
-        self.encoder: BiEncoder = trainee.model  # type: ignore[assignment]  # it is a retriever
+        self.encoder: BiEncoder = trainee.model  # type: ignore[assignment]  # a bi-encoder, or a ranker
         if dev is not None:
             unseen = dev.begin(self.encoder, inputs_of([trainee], inputs))
             before = [] if unseen is None else [{trainee.name: unseen}]
@@ -244,7 +247,7 @@ class MeasuredStage:
         return self.stage.made[self.name]
 
     def advance(self, until: int | None = None) -> None:
-        """Train until so many steps are made (None: all), and measure the states that are due on the way."""
+        """Train until ``until`` steps are made (None: all), and measure the states that are due up to then."""
         stages.begin(kind_of(self.name))
         until = self.last if until is None else min(until, self.last)
         while not self.finished:
@@ -284,7 +287,7 @@ def stage_on_pool(
     models: Mapping[Path, int],
     began: Path | None = None,
 ) -> MeasuredStage:
-    """The stage that trains a model on the negatives of an episode, measured on the way.
+    """The stage that trains a model on the negatives of an episode and measures states between steps.
 
     Parameters
     ----------

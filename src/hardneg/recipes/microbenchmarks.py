@@ -22,23 +22,23 @@ from hardneg.records import Side, TokenBatch
 from hardneg.search.exact import ExactIndex
 from hardneg.training.optim import adamw
 
-TIMED_TOKENS = 16384  # tokens encoded, and trained on, to time it
-TIMED_PAIRS = 32  # of a query and a passage
-TIMED_QUERIES, TIMED_PASSAGES = 64, 8192  # searched to time it
+TIMED_TOKENS = 16384  # tokens that are encoded, or trained on, for a timing
+TIMED_PAIRS = 32  # pairs of a query and a passage that are scored, or trained on, for a timing
+TIMED_QUERIES, TIMED_PASSAGES = 64, 8192  # vectors of a search for a timing
 
 
 @dataclass(frozen=True)
 class TrainingCost:
     """The seconds and bytes that training on a batch takes."""
 
-    token: float  # seconds of one, forward and backward
+    token: float  # seconds of a token, forward and backward
     update: float  # seconds of an optimiser step
-    before: float  # bytes of memory at their largest, before
-    grown: float  # by how many bytes that grew
+    before: float  # the peak of memory in bytes before training
+    grown: float  # bytes by which training raised the peak
 
 
 def seconds_of(work: Callable[[], Any], *, least: float = 0.5, most: int = 8) -> float:
-    """Seconds of one call: the median of as many as fit into ``least`` seconds, after one to warm up."""
+    """Seconds of one call: the median of the calls that fit into ``least`` seconds, after one call to warm up."""
     work()
     seconds: list[float] = []
     while not seconds or (sum(seconds) < least and len(seconds) < most):
@@ -57,7 +57,7 @@ def spread(tokens: TokenBatch, most: int) -> TokenBatch:
 
 
 def encode_seconds(encoder: BiEncoder, tokens: TokenBatch, token_budget: int, precision: Precision) -> float:
-    """Seconds a token, in inference."""
+    """The seconds that inference takes for each token."""
     chosen = spread(tokens, TIMED_TOKENS)
     batches = [chosen.take(rows) for rows in plan_batches(chosen.lengths, token_budget)]
     with encoder.inference(precision):
@@ -66,7 +66,7 @@ def encode_seconds(encoder: BiEncoder, tokens: TokenBatch, token_budget: int, pr
 
 
 def search_seconds(dim: int, n: int, k: int, dtype: str) -> float:
-    """Seconds a pair of query and passage, in exact search of vectors drawn at random."""
+    """The seconds of exact search for each pair of a query and a passage, with random vectors."""
     draw = torch.Generator().manual_seed(0)
     passages = torch.randn(min(n, TIMED_PASSAGES), dim, generator=draw).to(getattr(torch, dtype))
     queries = torch.randn(TIMED_QUERIES, dim, generator=draw).to(passages.dtype)
@@ -75,7 +75,7 @@ def search_seconds(dim: int, n: int, k: int, dtype: str) -> float:
 
 
 def training_cost(encoder: BiEncoder, batch: TokenBatch, side: Side, precision: Precision) -> TrainingCost:
-    """Train on a batch at learning rate 0: the encoder is as it was afterwards."""
+    """Train on a batch at learning rate 0, which leaves the weights of the encoder as they were."""
     optimizer = adamw(encoder)
 
     def forward_backward() -> None:
@@ -97,14 +97,14 @@ def training_cost(encoder: BiEncoder, batch: TokenBatch, side: Side, precision: 
 
 
 def peak_memory(device: torch.device) -> float:
-    """Bytes that were in use at most: on the device, or by this process."""
+    """The peak of memory in bytes: of the device if it is a GPU, else of this process."""
     if device.type == "cuda":
         return float(torch.cuda.max_memory_allocated(device))
     return float(memory.peak_memory())
 
 
 def ranking_seconds(ranker: CrossEncoder, data: TrainingData, precision: Precision) -> tuple[float, float]:
-    """Seconds of a pair: trained on, forward and backward, and scored; the ranker is as it was afterwards."""
+    """The seconds to train on a pair (forward and backward) and to score one; the ranker does not change."""
     collection, draw = data.collection, np.random.default_rng(0)
     rows = [draw.integers(0, n, TIMED_PAIRS) for n in (collection.n_queries, collection.n_passages)]
     template = ranker.template

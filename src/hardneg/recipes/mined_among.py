@@ -1,8 +1,8 @@
-"""Mining without embedding the whole corpus: for the queries that a schedule comes to, among BM25's hits for them.
+"""Mining without embedding the whole corpus: only for queries that will be trained on, among BM25's hits for them.
 
-Where training is short and the corpus is large, most of the time goes into vectors that no step ever uses. The
-passages that a model confuses with the positive are mostly among those that BM25 finds for some query. So the
-model ranks these, and the positives, and no others.
+If training is short and the corpus is large, most of the time goes into vectors that no step ever uses. The
+passages that a model confuses with the positive are mostly among the hits of BM25 for one of the queries. So the
+model ranks only these hits and the positives.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import Int32, Positives
 from hardneg.search.bm25 import bm25_run
 
-SPARE = 1.25  # queries that are mined for, for each that the schedule needs: some are left without a negative
-FOLDER = "part"  # of the runs among some passages, within the folder of the state's runs
+SPARE = 1.25  # queries mined for each query that the schedule needs, because some may get no negative
+FOLDER = "part"  # the folder of the runs among some passages, within the folder of the state's runs
 
 
 def embeds_all(training: TrainingRun) -> bool:
-    """Whether measuring the model that mines takes the vectors of all passages, which can as well be mined then.
+    """Whether all passages are embedded anyway with the model that mines, so that it can mine among all of them.
 
-    It does for a test split, for dev among all passages, for diagnostics of the training queries, and where the
-    model that training starts from filters or masks besides.
+    They are embedded for a test split, for dev among all passages, for diagnostics of the training queries, and if
+    the model that training starts from also filters or masks.
     """
     settings, data, frozen = training.settings, training.data, training.frozen
     if settings.examine == "all" or data.dev is None or data.test is not None:
@@ -43,16 +43,16 @@ def embeds_all(training: TrainingRun) -> bool:
 
 
 def visited(positives: Positives, *, needed: int, seed: int) -> Positives:
-    """The queries that training comes to first, a quarter more than ``needed``; all, where there are no more.
+    """The queries that training visits first, a quarter more than ``needed``; all queries, if there are fewer.
 
-    They are the first ones of the first epoch's order.
+    These are the first queries in the order of the first epoch.
     """
     order = epoch_order(positives.query_rows, seed=seed, episode=0, epoch=0)
     return positives.select(np.sort(order[: math.ceil(SPARE * needed)]))
 
 
 def positives_by_bm25(training: TrainingRun, queries: Positives, depth: int) -> Positives:
-    """The positives of these queries; where labels are by answers, BM25 finds those that nobody judged."""
+    """The positives of these queries; with labels by answers, BM25 finds them for queries without judged ones."""
     cache = training.experiment.cache
     contains = answers_of(training.data, cache)
     data = replace(training.data, all_train=queries)
@@ -66,7 +66,7 @@ def passages_for(training: TrainingRun, positives: Positives, hits: int) -> Int3
 
 
 def part_mined(data: TrainingData, hits: int | None, *, needed: int) -> Part:
-    """The part of passages and queries that a state mines; of passages at most: no hit is counted twice."""
+    """The part of passages and queries that a state mines; the passages may be fewer, if queries share hits."""
     if hits is None:
         return ALL_OF_THEM
     every = len(data.train)
@@ -76,8 +76,8 @@ def part_mined(data: TrainingData, hits: int | None, *, needed: int) -> Part:
 
 
 def limited_miner(state: Snapshot, passages: Int32) -> Snapshot:
-    """The state, as it mines among these passages, whose vectors alone are made."""
+    """The state as it mines among these passages: no other passage is embedded."""
     miner = state.limited(passages, alone=True)
     miner.folder = state.folder / FOLDER
-    miner.keeps = False  # no other experiment is likely to mine among the same
+    miner.keeps = False  # other experiments hardly mine among the same passages
     return miner

@@ -1,9 +1,9 @@
 """A ranker: a cross-encoder, trained on groups of one positive and n negatives, measured by what it re-ranks.
 
-The loss is the cross entropy over a query's group (AR2; Zhang et al., ICLR 2022, Eq. 2) or the binary one of each
-pair, in which the positive weighs as much as its negatives together (AR2, Eq. 3). Negatives are a given pool's, or
-mined: by BM25, by the retriever that is given, or drawn of the corpus. Every state re-ranks the first hits of the
-same runs, BM25's or the retriever's, which are measured as they are besides.
+The loss is the cross entropy over a query's group (AR2; Zhang et al., ICLR 2022, Eq. 2), or the binary cross
+entropy of each pair, in which the positive weighs as much as all its negatives together (AR2, Eq. 3). Negatives
+come from a given pool, from BM25, from a given retriever, or at random from the corpus. Every state re-ranks the
+first hits of the same runs, those of BM25 or of the retriever. These runs are also measured by themselves.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from hardneg.training.stage import steps_made
 
 RANKER = "ranker"  # the model's name in metrics and checkpoints
 EPISODE = 1
-FIRST_HITS = "first"  # as a source: the given pool, else what ranks first
+FIRST_HITS = "first"  # the source that is the given pool, or else the model that ranks first
 OF_ENCODERS = (
     "towers",
     "pooling",
@@ -72,7 +72,7 @@ class RankerTraining(MiningSettings):
 
     sources: list[Literal["first", "bm25", "query", "random"]] = Field([])  # none: first
     negatives_per_query: int = Field(7, ge=1)
-    count: int = Field(100, ge=1)  # of each source, kept to draw from
+    count: int = Field(100, ge=1)  # negatives of each source that the pool keeps for a query
     loss: RankerLossName = "cross_entropy"
     max_length: int | None = Field(None, ge=5, le=8192)  # tokens of a pair
     epochs: float = Field(1, gt=0)
@@ -82,7 +82,7 @@ class RankerTraining(MiningSettings):
     rerank: int = Field(100, ge=1)  # hits of a dev or test query that are re-ranked to measure a state
 
     def check(self) -> None:
-        """Refuse settings that no ranker has, besides."""
+        """Refuse also settings that no ranker has."""
         super().check()
         if given := [name for name in OF_ENCODERS if getattr(self, name) is not None]:
             what = f"{given[0]} = {getattr(self, given[0])}, and a ranker has none"
@@ -99,14 +99,14 @@ class RankerTraining(MiningSettings):
         return self.steps or self.steps_in(self.epochs, queries)
 
     def episode_of(self, queries: int) -> Episode:
-        """What training does with so many queries."""
+        """The one episode of training on so many queries."""
         horizon = self.horizon(queries)
         steps = min(self.stop_step or horizon, horizon)
         return Episode(EPISODE, queries, steps, self.queries_per_step, 1 + self.negatives_per_query, horizon)
 
     @property
     def ranker_overrides(self) -> dict[str, Any]:
-        """What is to differ from what the ranker brings."""
+        """The settings of the ranker that replace its own."""
         return {name: value for name in RankerSettings.names() if (value := getattr(self, name, None)) is not None}
 
 
@@ -117,7 +117,7 @@ def fresh_ranker(source: ModelSource, settings: RankerTraining) -> CrossEncoder:
 
     Raises
     ------
-    SettingsError : two models are given; and as :func:`~hardneg.models.rankers.load_ranker` says.
+    SettingsError : two models are given, or an error of :func:`~hardneg.models.rankers.load_ranker`.
     """
     if source.passage_model is not None:
         what = "a second model is given for the passages, and a ranker reads both sides in one"
@@ -141,7 +141,7 @@ class FirstRuns:
 
     Parameters
     ----------
-    retriever : None: BM25.
+    retriever : the retriever that ranks first; None: BM25 does.
     """
 
     def __init__(self, training: TrainingRun[RankerTraining], retriever: BiEncoder | None) -> None:
@@ -154,16 +154,16 @@ class FirstRuns:
 
     @property
     def source(self) -> Literal["bm25", "query"]:
-        """What ranks first, as a source of negatives."""
+        """The source of negatives that ranks first: ``bm25``, or ``query`` for a retriever."""
         return "bm25" if self.state is None else "query"
 
     def named(self, sources: Sequence[str], *, pool: bool) -> list[str]:
-        """The sources by their own names, each once; a pool takes the place of ``first``, if one is given."""
+        """The sources by their own names, each once; ``first`` is left out if a pool is given in its place."""
         known = [one for one in sources if not (pool and one == FIRST_HITS)]
         return list(dict.fromkeys(self.source if one == FIRST_HITS else one for one in known))
 
     def run(self, split: str, depth: int) -> Run:
-        """The run of a split that judges, at least ``depth`` hits deep."""
+        """The run of a split (dev or test), at least ``depth`` hits deep."""
         depth = max(depth, self.training.settings.rerank)
         if split not in self.kept:
             rows = self.training.data.judged[split].query_rows
@@ -272,7 +272,7 @@ def stage_of(
     ranker: CrossEncoder,
     of_state: Callable[..., RankedState],
 ) -> MeasuredStage:
-    """The stage that trains a ranker on a pool, measured on the way."""
+    """The stage that trains a ranker on a pool and measures states between steps."""
     settings, layout, experiment = training.settings, training.experiment.layout, training.experiment
     positions = trainable(pool, settings.negatives_per_query)
     planned = settings.episode_of(len(positions))
@@ -308,11 +308,13 @@ def stage_of(
 
 @dataclasses.dataclass(frozen=True)
 class RankerWork:
-    """What training a ranker would do.
+    """The work that training a ranker would do.
 
     Attributes
     ----------
-    states : how often dev and test are re-ranked; ``passed``: how often dev alone.
+    rerank : hits of a dev or test query that are re-ranked.
+    states : the number of times that dev and test are re-ranked.
+    passed : the number of further times that dev alone is re-ranked.
     """
 
     data: TrainingData
@@ -323,13 +325,13 @@ class RankerWork:
 
     @property
     def trained(self) -> int:
-        """Pairs that are trained on."""
+        """The number of pairs that are trained on."""
         step = min(self.episode.queries_per_step, self.episode.queries) * self.episode.passages_per_query
         return step * self.episode.steps
 
     @property
     def scored(self) -> int:
-        """Pairs that are scored to measure."""
+        """The number of pairs that are scored to measure states."""
         judged = {name: len(qrels) for name, qrels in self.data.judged.items()}
         hits = min(self.rerank, self.data.collection.n_passages)
         return hits * (self.states * sum(judged.values()) + self.passed * judged.get("dev", 0))
@@ -345,7 +347,7 @@ class RankerWork:
         return [*first, state, Planned(MINE), own, state, Planned(LAST)]
 
     def with_mining(self, settings: RankerTraining, sources: int) -> CostModel:
-        """Work over a collection, with the candidates of so many sources besides."""
+        """The work over the collection, with the mining of so many sources."""
         entries = settings.count * sources
         return work_of(
             settings, self.data, [self.episode], states=0, entries=entries, in_batch=False, mined=1, lists=sources
@@ -353,7 +355,7 @@ class RankerWork:
 
 
 def plan(settings: RankerTraining, data: TrainingData, ranker: CrossEncoder) -> RankerWork:
-    """What the experiment would do."""
+    """The work that the experiment would do."""
     episode = settings.episode_of(len(data.train))
     return RankerWork(data, episode, settings.rerank, 2, len(settings.measured_steps(episode)))
 

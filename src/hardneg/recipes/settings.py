@@ -1,4 +1,4 @@
-"""The settings that all recipes share, and what a recipe is."""
+"""The settings that all recipes share, and the class of a recipe."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from hardneg.training.optim import Optimizers, Schedule, linear, optimizers
 
 @dataclasses.dataclass(frozen=True)
 class Episode:
-    """What one episode of a recipe does: its plan and its training count by the same.
+    """The counts of one episode of a recipe, which both its plan and its training use.
 
     Attributes
     ----------
-    queries : that are trained on.
-    steps : that are made.
-    passages_per_query : its positive, and those that it does not share with the other queries of the step.
-    horizon : steps of its schedule; 0: as many as are made.
+    queries : the number of queries that are trained on.
+    steps : the number of steps that are made.
+    passages_per_query : a query's positive and its own negatives, without those of the step's other queries.
+    horizon : steps of its learning-rate schedule; 0: as many as are made.
     """
 
     episode: int
@@ -45,7 +45,7 @@ class Episode:
 
     @property
     def scheduled(self) -> int:
-        """Steps of its schedule."""
+        """Steps of its learning-rate schedule."""
         return self.horizon or self.steps
 
     def as_json(self) -> dict[str, int]:
@@ -56,7 +56,7 @@ class Episode:
 class TrainingSettings(Settings):
     """Settings that all recipes share; each adds its own."""
 
-    # the encoder; None keeps what the model brings
+    # the encoder; None keeps the model's own setting
     towers: Literal["tied", "untied"] | None = None
     pooling: Literal["cls", "mean", "last"] | None = None
     head: Literal["none", "ance"] | None = None
@@ -70,7 +70,7 @@ class TrainingSettings(Settings):
     passage_prompt: str | None = None
     query_length: int | None = Field(None, ge=3, le=8192)
     passage_length: int | None = Field(None, ge=3, le=8192)
-    chunks: int | None = Field(None, ge=1, le=64)  # of a document; above 1 its best one scores (MaxP)
+    chunks: int | None = Field(None, ge=1, le=64)  # of a document; above 1 its best chunk gives its score (MaxP)
     max_characters: int | None = Field(None, ge=0)
     search_query_length: int | None = Field(None, ge=3, le=8192)
     train_passage_length: int | None = Field(None, ge=3, le=8192)  # in steps alone; search reads passage_length
@@ -91,7 +91,7 @@ class TrainingSettings(Settings):
     mask_known_positives: bool = True
     min_steps: int | None = Field(
         None, ge=1
-    )  # bounds of what epochs give; max_steps wins, and steps that are given win over all
+    )  # bounds on the steps that epochs give; max_steps wins over min_steps, given steps win over all
     max_steps: int | None = Field(None, ge=1)
 
     # dev
@@ -121,7 +121,7 @@ class TrainingSettings(Settings):
     token_budget: int = Field(16384, ge=16)
     store_dtype: Literal["float16", "float32"] = "float16"
 
-    # how, not what
+    # operational settings: they do not decide how the model is trained
     bm25_lists: int = operational(10_000, ge=0)  # of so many training queries are kept, for composition; 0: none
     pair_margins: int = operational(10_000, ge=0)  # of so many training queries are kept, for the audit; 0: none
     measures: str | list[str] = operational("RR@10 nDCG@10 Success@1 Success@5 Success@20 R@100")
@@ -132,11 +132,11 @@ class TrainingSettings(Settings):
     @field_validator("measures")
     @classmethod
     def _one_text(cls, value: str | list[str]) -> str:
-        """Measures in a list are kept as one text, as they are where they were written so."""
+        """Join measures that are given as a list into one text, the form in which settings hold them."""
         return value if isinstance(value, str) else " ".join(value)
 
     def check(self) -> None:
-        """Refuse what the fields alone cannot see to be wrong; raises :class:`SettingsError`."""
+        """Refuse combinations of settings that do not fit; raises :class:`SettingsError`."""
         parse_measures(self.measures)
         if self.patience and not self.measure_every:
             what = f"patience = {self.patience}, and nothing is measured on the way"
@@ -154,7 +154,7 @@ class TrainingSettings(Settings):
             raise SettingsError("PACKAGE_MISSING", what, "pip install 'hardneg[tensorboard]'")
 
     def check_chunks(self, chunks: int) -> None:
-        """Refuse what does not go with documents of so many chunks; raises :class:`SettingsError`."""
+        """Refuse settings that do not fit documents of so many chunks; raises :class:`SettingsError`."""
         if chunks > 1 and self.dev_passages is not None:
             what = f"dev_passages = {self.dev_passages} with chunks = {chunks}, of which the best counts"
             raise SettingsError("BAD_SETTING", what, "leave dev_passages out")
@@ -165,7 +165,7 @@ class TrainingSettings(Settings):
             raise SettingsError("BAD_SETTING", what, "leave train_passage_length out")
 
     def check_dev(self, dev: bool) -> None:
-        """Refuse what measures on dev where there is no dev split; raises :class:`SettingsError`."""
+        """Refuse settings that need dev if there is no dev split; raises :class:`SettingsError`."""
         asking = {"keep": self.keep if self.keep == "best" else None, "measure_every": self.measure_every}
         for name, value in asking.items():
             if value is not None and not dev:
@@ -173,7 +173,7 @@ class TrainingSettings(Settings):
                 raise SettingsError("NO_DEV", f"{name} = {value} goes by dev, and there is no dev split", fix)
 
     def result_values(self) -> dict[str, Any]:
-        """The settings that decide the result; the first measure does, where a state is chosen by it."""
+        """The settings that decide the result, with the first measure if a state is chosen by it."""
         values = super().result_values()
         return values | {"chosen_by": str(self.steering)} if self.keep == "best" or self.patience else values
 
@@ -189,12 +189,12 @@ class TrainingSettings(Settings):
 
     @property
     def last_model(self) -> str:
-        """Where the model after the last step stands: what ``model`` holds is chosen only then."""
+        """The folder of the model after the last step; with ``keep = best``, ``model`` is chosen only after it."""
         return MODEL if self.keep == "last" else LAST_MODEL
 
     @property
     def last_state(self) -> Literal["final", "last"]:
-        """What the state after the last step is called: it is final, unless that is chosen only then."""
+        """The name of the state after the last step: ``final``, or ``last`` if the final state is chosen later."""
         return "final" if self.keep == "last" else "last"
 
     def name_of_step(self, episode: int, step: int) -> str:
@@ -213,7 +213,7 @@ class TrainingSettings(Settings):
         return min(enough, self.max_steps or enough)
 
     def steps_of_part(self, epochs: float, queries: int, parts: int) -> int:
-        """The steps of each of so many equal parts of these passes, at least 1: together within ``max_steps``."""
+        """The steps of each of ``parts`` equal parts of these epochs: at least 1, in all within ``max_steps``."""
         steps = math.ceil(self.steps_in(epochs, queries) / parts)
         return max(min(steps, (self.max_steps or steps * parts) // parts), 1)
 
@@ -226,16 +226,16 @@ class TrainingSettings(Settings):
         return list(range(every, episode.steps, every))
 
     def data_of(self, collection: Collection, splits: Splits, *, seed: int) -> TrainingData:
-        """What an experiment trains and is judged on: the splits, with positives as the settings label them.
+        """The data that an experiment is trained and judged on: the splits, labelled as the settings say.
 
         Parameters
         ----------
-        seed : of the queries that are held out, where there is no dev split.
+        seed : the seed that draws the queries to hold out, if there is no dev split.
 
         Raises
         ------
-        As :func:`~hardneg.data.training_data.choose_splits`, and
-        InputError : labels are by answers, and the collection has none.
+        The errors of :func:`~hardneg.data.training_data.choose_splits`, and
+        InputError : labels are by answers, and the collection has no answers.
         """
         basis = bases_of(self.judging)
         names = dataclasses.asdict(splits)
@@ -247,7 +247,7 @@ class TrainingSettings(Settings):
         return self
 
     def with_frozen(self, filter_by: bool, teacher: bool) -> TrainingSettings:
-        """The settings of an experiment that is given frozen models, or not; raises where they are of no use."""
+        """The settings of an experiment, given which frozen models it has; raises if it has no use for one."""
         for model, given in (("a model to filter by", filter_by), ("a teacher", teacher)):
             if given:
                 what = f"{model} is given, for which this recipe has no use"
@@ -261,7 +261,7 @@ class TrainingSettings(Settings):
             raise SettingsError("NO_POOL", what, "give --pool, or begin with episode 1")
 
     def with_index(self, given: bool) -> TrainingSettings:
-        """The settings of an experiment whose index is given, or not; raises where it cannot be."""
+        """The settings of an experiment, given whether it has an index; raises if the recipe cannot use one."""
         if given:
             what = "an index is given, and this recipe searches with none"
             raise SettingsError("BAD_SETTING", what, "leave it out, or train adore with it")
@@ -269,12 +269,12 @@ class TrainingSettings(Settings):
 
     @property
     def chunk_tokens(self) -> int | None:
-        """Tokens of a chunk of the gradient cache; None where it is off."""
+        """Tokens of a chunk of the gradient cache; None if the cache is off."""
         return self.cache_tokens if self.gradient_cache else None
 
     @property
     def roles(self) -> Sequence[str]:
-        """The roles that run in processes of their own, with these settings."""
+        """The roles that run as separate processes with these settings; empty if one process does all."""
         return ()
 
     @property
@@ -289,13 +289,13 @@ class TrainingSettings(Settings):
 
     @property
     def encoder_overrides(self) -> dict[str, Any]:
-        """What is to differ from what the model brings."""
+        """The encoder settings that replace the model's own."""
         names = [field.name for field in dataclasses.fields(EncoderSettings)]
         return {name: getattr(self, name) for name in names if getattr(self, name, None) is not None}
 
     @property
     def ranker_overrides(self) -> Mapping[str, Any]:
-        """What is to differ from what the ranker brings, where one is trained too."""
+        """The settings that replace the ranker's own, if the recipe also trains a ranker."""
         return {}
 
     @property
@@ -305,7 +305,7 @@ class TrainingSettings(Settings):
 
     @property
     def of_objective(self) -> dict[str, Any]:
-        """What the objectives of all models take of the settings."""
+        """The arguments that the objectives of all models take from the settings."""
         return {
             "precision": self.precision,
             "cache_tokens": self.chunk_tokens,
@@ -314,7 +314,7 @@ class TrainingSettings(Settings):
 
     @property
     def of_retriever(self) -> dict[str, Any]:
-        """What the objectives of a retriever take of the settings."""
+        """The arguments that the objectives of a retriever take from the settings."""
         return {**self.of_objective, "passage_length": self.train_passage_length}
 
     def schedule_over(self, horizon: int) -> Schedule:
@@ -337,19 +337,19 @@ class MiningSettings(TrainingSettings):
     max_score: float | None = None
     absolute_margin: float | None = None
     relative_margin: float | None = None
-    top: int | None = Field(None, ge=1)  # of what the bounds leave, so many of the highest scores
-    # whose scores they compare: the model that mines, the one that training starts from, or --filter-by
+    top: int | None = Field(None, ge=1)  # of the candidates within the bounds, so many with the highest scores
+    # whose scores the bounds compare: those of the model that mines, of the starting model, or of --filter-by
     filter_by: Literal["miner", "start", "given"] = "miner"
 
     def check(self) -> None:
-        """Refuse a guide that has nothing to compare, besides."""
+        """Refuse also a guide if no bound compares its scores."""
         super().check()
         if self.filter_by != "miner" and not self.bounds:
             what = f"filter_by = {self.filter_by}, and no bound on scores"
             raise SettingsError("NO_BOUND", what, f"set one of {', '.join(BOUNDS)}, or leave it out")
 
     def with_frozen(self, filter_by: bool, teacher: bool) -> MiningSettings:
-        """The settings of an experiment that is given frozen models, or not; raises where they do not fit."""
+        """The settings of an experiment, given which frozen models it has; raises if they do not fit."""
         super().with_frozen(False, teacher)
         if not filter_by and self.filter_by == "given":
             what = "filter_by = given, and no model is"
@@ -389,14 +389,14 @@ class GroupSettings(MiningSettings):
     teacher_temperature: float = Field(1.0, gt=0)
 
     def check(self) -> None:
-        """Refuse a margin of no mask, besides."""
+        """Refuse also a guide's margin if the mask is off."""
         super().check()
         if self.guide_margin and not self.guide_mask:
             what = f"guide_margin = {self.guide_margin} with guide_mask = false, which masks nothing"
             raise SettingsError("BAD_SETTING", what, "set guide_mask = true, or leave it out")
 
     def with_frozen(self, filter_by: bool, teacher: bool) -> MiningSettings:
-        """The settings of an experiment that is given frozen models, or not; a teacher must have its loss."""
+        """The settings of an experiment, given which frozen models it has; raises for a teacher without a loss."""
         if teacher and self.distill is None:
             what = "a teacher is given, and nothing is distilled"
             raise SettingsError("BAD_SETTING", what, "set distill = kl or margin_mse, or leave --teacher out")
@@ -404,7 +404,7 @@ class GroupSettings(MiningSettings):
 
     @property
     def unscored(self) -> bool:
-        """Whether some part of training has other negatives than those of a given pool: nobody scored them."""
+        """Whether training has negatives besides those of a given pool, which then have no stored scores."""
         return False
 
     def distilled(self, loss: GroupLoss, scale: float) -> GroupLoss | TaughtLoss:
@@ -436,11 +436,11 @@ class Recipe:
         :class:`~hardneg.diagnostics.reranked.RankedState`). ``training`` is a
         :class:`~hardneg.recipes.training_run.TrainingRun`, ``base`` makes a fresh model as training starts with
         it, and ``given`` holds the pool or the index to begin with, if it takes one.
-    plan : (settings, data, encoder) -> the work of an experiment, a :class:`~hardneg.recipes.estimate.CostModel`;
-        where it trains a ranker beside the model, ``ranker`` is that to begin with.
+    plan : (settings, data, encoder) -> the work of an experiment, a :class:`~hardneg.recipes.estimate.CostModel`.
+        If the recipe also trains a ranker, the argument ``ranker`` is the one to begin with.
     about : the name of the recipe in the model card, with the paper.
-    roles : the work of processes that run beside each other, by the name of the role: (training, base, patience),
-        and ``ranker`` where the recipe takes one to begin with.
+    roles : name of a role -> the function that does its work, if roles run as separate processes. It takes
+        (training, base, patience), and ``ranker`` if the recipe takes a ranker to begin with.
     trains : the kind of model that it trains.
     check : (settings, data, encoder) -> raises before anything is done, if they do not fit together.
     """

@@ -1,7 +1,7 @@
-"""The stages of an experiment, with the work that each of them has, as the counts of its cost say.
+"""The stages of an experiment, each with its work, taken from the counts of the experiment's cost model.
 
-Only what takes most of the time is counted: tokens that are encoded, queries that are searched, optimiser steps,
-and pairs that a ranker scores to measure it.
+Only the work that takes most of the time is counted: tokens that are encoded, queries that are searched, optimiser
+steps, and pairs that a ranker scores to be measured.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hardneg.process.stages import Amount, Planned
 from hardneg.recipes.estimate import CostModel, Sample, judged_queries, tokens_of_step
 from hardneg.recipes.settings import Episode
 
-FIRST, LAST = "bm25", "finish"  # what every experiment begins and ends with
+FIRST, LAST = "bm25", "finish"  # the stages that every experiment begins and ends with
 MEASURE, MINE, TRAIN = "measure", "mine", "train"
 RANKING = "train ranker"
 
@@ -48,7 +48,7 @@ Maker = Callable[[int], dict[str, Amount]]  # the number of a stage among those 
 
 
 def measuring(work: CostModel, sample: Sample, order: Sequence[str]) -> Maker:
-    """What measuring a state takes: encoding all texts, and searching for training and judged queries."""
+    """The work of measuring a state: encoding all texts, and searching for training queries, dev and test."""
     collection, n = work.data.collection, order.count(MEASURE)
     queries, corpora = work.encoded or (work.states, work.states + work.passed)
     fixed = work.query_side  # one encoding of the passages serves all states
@@ -64,7 +64,7 @@ def measuring(work: CostModel, sample: Sample, order: Sequence[str]) -> Maker:
 
 
 def mining(work: CostModel, order: Sequence[str]) -> Maker:
-    """What mining takes besides the runs of the state that mines, which were searched to measure it."""
+    """The work of mining. Runs of the state that mines are not counted if they were searched to measure it."""
     searched = work.mined * len(work.data.train) / max(order.count(MINE), 1)
     return lambda number: {"search": Amount(searched)}
 
@@ -72,7 +72,7 @@ def mining(work: CostModel, order: Sequence[str]) -> Maker:
 def training(
     work: CostModel, sample: Sample, order: Sequence[str], kind: str, episodes: Sequence[Episode]
 ) -> Maker:
-    """What a turn of training takes: steps, and encoding the passages for each state measured on the way."""
+    """The work of a turn of training: steps, and encoding passages for each state that is measured between."""
     n = max(order.count(kind), 1)
     passed = 0 if work.query_side or kind != TRAIN else work.passed
     tokens = sample.tokens(0, passed / n * work.data.collection.n_passages)

@@ -1,7 +1,8 @@
-"""STAR: static hard negatives, mined once, and the batch reused as random ones (Zhan et al., 2021).
+"""STAR: static hard negatives that are mined once, and the passages of the batch as random negatives.
 
-The warm-up model that mines is ``--model``. Every visit of a query draws one of its hard negatives afresh; the
-other queries' positives and hard negatives of the step serve as random negatives, which keeps training stable.
+The recipe is that of Zhan et al., 2021. The warm-up model that mines is ``--model``. Each visit of a query draws
+from its hard negatives anew. The positives and hard negatives of the step's other queries serve as random
+negatives, which keeps training stable.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class Star(GroupSettings):
     steps: int | None = Field(None, ge=1)  # of the whole schedule; wins over epochs
     stop_step: int | None = Field(None, ge=1)  # ends training early, without shortening the schedule
     positives: Literal["rotate", "first"] = "rotate"
-    # mine for the queries that the schedule comes to, among the first so many hits of BM25 for each of them and
-    # their positives; None, or where all passages are embedded anyway: for all queries, among all passages
+    # mine only for the queries that the schedule visits, among so many first hits of BM25 for these queries, and
+    # their positives. None, or if all passages are embedded anyway: mine for all queries, among all passages
     mine_passages: int | None = Field(None, ge=1)
 
     def horizon(self, queries: int) -> int:
@@ -96,7 +97,7 @@ def star(
 def static_negatives(
     training: TrainingRun[Star], state: Snapshot, given: NegativePool | None, contains: Contains | None
 ) -> NegativePool:
-    """The top ``depth`` of the warm-up model without D+, or what was given."""
+    """The top ``depth`` hits of the warm-up model without D+, or the given negatives."""
     positives = current_positives(state, training.data, training.settings.depth, contains)
     if given is not None:
         return training.guided(import_pool(given, positives, 1, training.data.collection.text_keys, contains))
@@ -121,11 +122,12 @@ def negatives_among(
 
 
 def stage_of(training: TrainingRun[Star], pool: NegativePool, start: BiEncoder, unmined: int) -> MeasuredStage:
-    """Training on hard negatives that are mined once, and on the passages of the batch.
+    """The stage that trains on hard negatives, which are mined once, and on the passages of the batch.
 
     Parameters
     ----------
-    unmined : queries that nobody mined for, since the schedule does not come to them; its length counts them.
+    unmined : the number of queries without mined negatives, because the schedule does not visit them. The length
+        of the schedule still counts them.
     """
     settings = training.settings
     positions = trainable(pool, settings.negatives_per_query)
@@ -158,7 +160,7 @@ def loss_of(settings: Star, scale: float) -> GroupLoss:
 
 
 def plan(settings: Star, data: TrainingData, encoder: BiEncoder) -> CostModel:
-    """What the experiment would do."""
+    """The work that the experiment would do."""
     one = settings.episode_of(len(data.train))
     part = part_mined(data, settings.mine_passages, needed=one.steps * one.queries_per_step)
     return work_of(settings, data, [one], states=2, entries=settings.depth, in_batch=True, mined=1, part=part)

@@ -25,7 +25,7 @@ def starting_encoder(source: ModelSource, settings: TrainingSettings) -> BiEncod
 
 
 def as_trained(model: PretrainedModel, settings: TrainingSettings) -> BiEncoder:
-    """Make of a model that was read what training starts with."""
+    """Make the model that training starts with from a model that was read."""
     if settings.towers == "tied" and not model.tied:
         what = "towers = tied, and there are two models"
         raise SettingsError("TWO_MODELS", what, "give one, or towers = untied")
@@ -41,7 +41,7 @@ def as_trained(model: PretrainedModel, settings: TrainingSettings) -> BiEncoder:
 def settings_of(model: PretrainedModel, prompts: str | None = None) -> EncoderSettings | None:
     """The settings of a model as it came, with a family's prompts and lengths if one is named.
 
-    There are none where two towers do not agree unless they are told to, or a family's texts are too long for it.
+    The result is None if the settings of two towers differ, or if the family's texts are too long for the model.
     """
     try:
         return model.settings(**family_of(prompts))

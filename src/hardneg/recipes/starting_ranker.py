@@ -18,7 +18,7 @@ class StartingRanker:
     Attributes
     ----------
     model : the ranker.
-    is_new : its head is drawn at random, so it must be trained before anybody learns from it.
+    is_new : whether its head is drawn at random, so that it must be trained before a model learns from it.
     """
 
     model: CrossEncoder
@@ -26,15 +26,16 @@ class StartingRanker:
 
 
 def starting_ranker(source: ModelSource, overrides: Mapping[str, Any], *, seed: int) -> StartingRanker:
-    """The ranker that a record names; where it names none, its encoder with a head drawn from the seed.
+    """The ranker that a source names, or if it names none, the encoder of the source with a new random head.
 
     Parameters
     ----------
     overrides : fields of :class:`~hardneg.models.cross_encoder.RankerSettings`.
+    seed : the seed of a new head.
 
     Raises
     ------
-    SettingsError : what it names is no cross-encoder of one label, or a setting does not fit it.
+    SettingsError : the named model is no cross-encoder with one label, or a setting does not fit it.
     """
     if source.ranker is None:
         return StartingRanker(new_ranker(source, seed=seed, **overrides), is_new=True)

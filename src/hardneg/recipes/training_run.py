@@ -47,7 +47,7 @@ class TrainingRun(Generic[S]):
     settings : the settings of the recipe.
     data : training queries, and the judgements of dev and test.
     experiment : the folder in which all results are published.
-    frozen : models beside the one that is trained; None: there are none.
+    frozen : frozen models that filter negatives or teach; None: the recipe has no use for them.
     """
 
     settings: S
@@ -61,13 +61,13 @@ class TrainingRun(Generic[S]):
         return None if self.frozen is None else self.frozen.guide
 
     def guided(self, pool: NegativePool) -> NegativePool:
-        """A pool that was made elsewhere, within the bounds on the guide's scores; without a guide, as it is."""
+        """A pool from elsewhere, filtered by the bounds on the guide's scores; without a guide, unchanged."""
         filters = getattr(self.settings, "filters", ALL)
         return pool if self.guide is None or filters == ALL else self.guide.filtered(pool, filters)
 
     @property
     def guide_inputs(self) -> dict[str, str]:
-        """The digest of the guide, for what is mined with it."""
+        """The digest of the guide, as an input of the negatives that are mined with it."""
         return {} if self.guide is None else {"filter_by": self.guide.digest}
 
     @property
@@ -82,7 +82,7 @@ class TrainingRun(Generic[S]):
 
     @cached_property
     def margins(self) -> MarginLog:
-        """Where the margins of training groups are kept."""
+        """The log in which the margins of training groups are kept."""
         rows = report_queries(self.data.train.query_rows, self.settings.pair_margins)
         return MarginLog(self.experiment.layout.margins, rows)
 
@@ -113,7 +113,7 @@ class TrainingRun(Generic[S]):
         )
 
     def state_of_episode(self, encoder: BiEncoder, episode: int, episodes: int, *, mines: bool = True) -> Snapshot:
-        """The state before ``episode``, of so many ``episodes``; for one past the last it is the final state.
+        """The state that ``episode`` of all ``episodes`` begins with; past the last episode, the final state.
 
         Parameters
         ----------
@@ -133,7 +133,7 @@ class TrainingRun(Generic[S]):
     def final_state(
         self, encoder: BiEncoder, step: int | None = None, pool: Path | None = None, *, episode: int = 1
     ) -> Snapshot:
-        """The state after the last step, which is of this episode."""
+        """The state after the last step, which belongs to ``episode``."""
         name: Kind = self.settings.last_state
         runs = self.experiment.layout.runs_of(name)
         facts = {"step": step, "pool": pool, "episode": episode, "mines": False}
@@ -176,9 +176,10 @@ class TrainingRun(Generic[S]):
         Parameters
         ----------
         inputs : digests of all that the negatives are mined from.
-        mine : whether a passage contains an answer of a query (None: judgements decide) -> the pool.
-        path : the folder of the pool; None: that of the episode.
-        miner : a state that mines among passages of its own: all processes make these vectors first.
+        mine : makes the pool. Its argument tells whether a passage contains an answer of a query; None: only qrels
+            decide.
+        path : the folder of the pool; None: the folder of the episode.
+        miner : a state that mines among only a part of the passages; all processes embed this part first.
         settings : entries of the manifest that extend or replace the settings of the recipe.
         """
         stages.begin("mine")
@@ -207,7 +208,7 @@ class TrainingRun(Generic[S]):
     def top_of(
         self, state: Snapshot, positives: Positives, contains: Contains | None, *, episode: int = 1
     ) -> NegativePool:
-        """The top ``depth`` of a state for the queries of ``positives``, without D+ and within the bounds."""
+        """The top ``depth`` hits of a state for the queries of ``positives``, without D+ and within the bounds."""
         settings = self.settings
         return mine_candidates(
             state,
@@ -237,13 +238,13 @@ class TrainingRun(Generic[S]):
         pool: NegativePool | None = None,
         taught: bool = True,
     ) -> Objective:
-        """What a step over training groups minimises; see :func:`~hardneg.training.objectives.group_objective`.
+        """The objective of a step over training groups; see :func:`~hardneg.training.objectives.group_objective`.
 
         Parameters
         ----------
-        in_batch : whether the queries of a step share their passages.
-        pool : whose positives are trained on; None: those of the data.
-        taught : whether the teacher, if there is one, scores the groups; one passage alone teaches nothing.
+        in_batch : whether the passages of a step's other queries are negatives of a query.
+        pool : the pool whose positives are trained on; None: the positives of the data are.
+        taught : whether the teacher, if there is one, scores the groups. Groups of one passage teach nothing.
         """
         frozen = self.frozen
         beside = {} if frozen is None else frozen.of_objective(pool, taught=taught)
@@ -270,12 +271,12 @@ class TrainingRun(Generic[S]):
         save: Save | None = None,
         **more: Any,
     ) -> Trainee:
-        """A model as a stage trains it, the retriever unless ``name`` says another.
+        """A model with all that a stage needs to train it; it is the retriever unless ``name`` names another.
 
         Parameters
         ----------
         models : folder -> number of steps after which the model is saved there.
-        save : publishes the model; None: as a bi-encoder is saved.
+        save : publishes the model; None: publishes a bi-encoder.
         more : ``intermediate``, ``facts`` and ``kind``, as :class:`~hardneg.training.stage.Trainee` takes them.
         """
         settings = self.settings

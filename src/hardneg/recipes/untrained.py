@@ -1,4 +1,4 @@
-"""The pretrained model as it came, beside what training starts from where settings make that another one."""
+"""The pretrained model as it came, which is measured too if the settings change the model before training."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from hardneg.models.lengths import SIDES
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import Side
 
-OF_TEXTS = ("query_length", "passage_length", "search_query_length")  # said in tokens
-UNSEEN = ("scale",)  # changes no ranking
+OF_TEXTS = ("query_length", "passage_length", "search_query_length")  # settings that are lengths in tokens
+UNSEEN = ("scale",)  # settings that change no ranking
 
 
 @dataclasses.dataclass(frozen=True)
 class Own:
-    """The pretrained model as it came, where training starts from something else.
+    """The pretrained model as it came, if training starts from a changed model.
 
     Attributes
     ----------
-    load : makes it.
-    sides : those whose vectors differ.
-    how : what differs, for people: ``at 64/32 tokens, with head = 'ance'``.
+    load : makes the pretrained model.
+    sides : the sides whose vectors differ between the two models.
+    how : the changes, for people: ``at 64/32 tokens, with head = 'ance'``.
     """
 
     load: Callable[[], BiEncoder]
@@ -38,20 +38,20 @@ class Own:
 def own_model(
     own: EncoderSettings, start: EncoderSettings, load: Callable[[], BiEncoder], *, reinit: int = 0
 ) -> Own | None:
-    """What the model as it came is to be measured for; None where training starts from what retrieves the same.
+    """The model as it came, if it is worth measuring; None if training starts from a model with the same vectors.
 
     Parameters
     ----------
-    own, start : settings of the model as it came, and as training starts with it.
+    own, start : settings of the model as it came, and of the model that training starts from.
     load : makes the model as it came.
-    reinit : top layers that begin anew.
+    reinit : the number of top layers that begin with random weights.
     """
     sides = tuple(side for side in SIDES if reinit or not own.embeds_as(start, side))
     return Own(load, sides, difference(own, start, reinit)) if sides else None
 
 
 def difference(own: EncoderSettings, start: EncoderSettings, reinit: int = 0) -> str:
-    """How ``start`` differs from the model's own settings, for people."""
+    """A text for people that says how ``start`` differs from the model's own settings."""
     before, now = dataclasses.asdict(own), dataclasses.asdict(start)
     changed = [name for name in now if before[name] != now[name]]
     parts = []
@@ -63,9 +63,10 @@ def difference(own: EncoderSettings, start: EncoderSettings, reinit: int = 0) ->
 
 
 def from_own(own: Own | None, training: TrainingRun, states: Callable[[], Iterable[State]]) -> Iterator[State]:
-    """The states of a recipe; before them, if it is another, the model as it came, which dev and test alone judge.
+    """The states of a recipe; with ``own``, the model as it came comes first, measured on dev and test alone.
 
-    Then what training starts from bears the name of what it is. ``states`` is called when the first is asked for.
+    The state that training starts from then has another name. ``states`` is called when its first state is asked
+    for.
     """
     data = training.data
     parts: list[Callable[[], Iterable[State]]] = [states if own is None else lambda: map(started, states())]
@@ -75,14 +76,14 @@ def from_own(own: Own | None, training: TrainingRun, states: Callable[[], Iterab
 
 
 def started(state: State) -> State:
-    """A state of a recipe which does not start from the model as it came: its first one says so."""
+    """A state of a recipe that starts from a changed model; the untrained state gets a name that says so."""
     if state.name == UNTRAINED:
         state.name, state.kind = STARTED, "untrained-as-trained"
     return state
 
 
 def state_as_it_came(own: Own, training: TrainingRun) -> Iterator[Snapshot]:
-    """The model as it came; it leaves the embeddings of the side that training starts from too."""
+    """Yield the model as it came. Afterwards only embeddings that training's first state shares are left."""
     runs = training.experiment.layout.runs_of(UNTRAINED)
     state = training.state(own.load(), UNTRAINED, runs, kind="untrained", mines=False)
     state.asked = "judged"

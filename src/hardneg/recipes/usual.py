@@ -1,7 +1,7 @@
-"""The options of ``hardneg train`` for what everyone sets, and the settings that each of them gives a recipe.
+"""The common options of ``hardneg train``, and the settings of a recipe that each of them sets.
 
-This table is the only place that knows the settings by which a recipe counts its steps, negatives and lengths. It
-loads no torch, for help shows the options.
+This table is the only place that knows in which settings a recipe counts its steps, negatives and lengths. The
+module loads no torch, because help shows the options.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ class UsualOption:
 
     Attributes
     ----------
-    name : by which the value is passed on.
+    name : the name by which the value is passed on.
     flag, metavar, kind, help : the option as a user types it and reads it.
-    setting : the setting that it gives most recipes.
-    of : the settings that it gives others, by recipe; none: such a recipe refuses the option.
-    instead : what a recipe that refuses it has instead, by recipe.
-    more : what is added to the value, by recipe.
-    unsets : settings that would win over the value, or bound it; they are taken back.
-    least, choices : what values there are.
+    setting : the setting that the option sets in most recipes.
+    of : recipe -> the settings that it sets there instead; an empty tuple: the recipe refuses the option.
+    instead : recipe -> the settings to use instead, if the recipe refuses the option.
+    more : recipe -> a number that is added to the value.
+    unsets : settings that would override or bound the value; they are set to None.
+    least : the least value of an integer.
     """
 
     name: str
@@ -42,11 +42,11 @@ class UsualOption:
     least: int | None = None
 
     def settings_of(self, recipe: str) -> tuple[str, ...]:
-        """The settings that it gives a recipe; none: the recipe has no such setting."""
+        """The settings that the option sets in a recipe; empty if the recipe refuses the option."""
         return self.of.get(recipe, (self.setting,))
 
     def value_of(self, recipe: str, value: Any) -> Any:
-        """The value of these settings."""
+        """The value that these settings get from the value of the option."""
         return value + self.more[recipe] if recipe in self.more and type(value) is int else value
 
 
@@ -104,18 +104,18 @@ USUAL: tuple[UsualOption, ...] = (
 
 
 def split_options(values: Mapping[str, Any], known: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The values of a settings file in two parts: options for what everyone sets, and settings.
+    """The values of a settings file in two parts: common options, and settings.
 
-    An option is written as it is typed, with or without its dashes: ``lr``, ``batch_size``, ``"--batch-size"``.
-    What is also the name of a setting of the recipe is that setting.
+    An option is written as it is typed, with or without its dashes: ``lr``, ``batch_size``, ``"--batch-size"``. A
+    name that is also that of a setting of the recipe means the setting.
 
     Returns
     -------
-    Values by the options' names, and by the settings'.
+    The values of options by name, and the values of settings by name.
 
     Raises
     ------
-    Faults : an option stands there twice, in two ways of writing.
+    Faults : an option is given twice, in two spellings.
     """
     flags = {option.flag.lstrip("-").replace("-", "_"): option.name for option in USUAL}
     options: dict[str, Any] = {}
@@ -142,18 +142,18 @@ def usual_settings(
     *,
     written: bool = False,
 ) -> dict[str, Any]:
-    """The settings that these options give a recipe.
+    """The settings of a recipe that these options set.
 
     Parameters
     ----------
     given : values by the options' names; None: the option is not given.
     known : the recipe's settings.
-    assigned : settings that are set by name besides, which is once too often.
-    written : the options stand in a settings file, beside those that are assigned.
+    assigned : settings that the user sets by name; an option for such a setting is a fault.
+    written : whether options and assigned settings stand in a settings file.
 
     Raises
     ------
-    Faults : options that the recipe has no setting for, or whose setting is given twice.
+    Faults : the recipe has no setting for an option, or a setting is given twice.
     """
     values: dict[str, Any] = {}
     faults = []

@@ -4,7 +4,7 @@ The baselines are those of ANCE (Xiong et al., 2021, Section 5) and of STAR (Zha
 A *mixture* names the sources of a query's negatives, joined by ``+``: ``in_batch`` (the other passages of the
 step), ``nce`` (only the hardest of those), ``random`` (of the corpus), ``bm25`` and ``file`` (a given pool). Mined
 sources share a query's draws equally: ``bm25+random`` is 1:1, ``bm25+in_batch`` is DPR. Several mixtures are
-trained one after the other: X -> Y. What ANCE's tables call Rand is ``in_batch``, what STAR's do is ``random``.
+trained one after the other: X -> Y. ANCE's tables call ``in_batch`` Rand; STAR's tables call ``random`` Rand.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Warmup(GroupSettings):
 
     mixtures: list[str] = Field(["bm25"], min_length=1)  # one after the other
     negatives: list[PositiveInt] = Field([1], min_length=1)  # mined ones of a query and step; the last repeats
-    count: int = Field(100, ge=1)  # of each mined source, kept to draw from
+    count: int = Field(100, ge=1)  # negatives of each mined source that the pool keeps for a query
     loss: LossName | Literal["auto"] = "auto"  # contrastive with in_batch and nce, pairwise_nll otherwise
     margin: float = Field(1.0, gt=0)  # of hinge
     epochs: float = Field(3, gt=0)
@@ -63,7 +63,7 @@ class Warmup(GroupSettings):
             raise SettingsError("NO_MARGIN", what, "give --filter-by M, set filter_by = start, or leave them out")
 
     def check_pool(self, given: bool) -> None:
-        """Refuse also negatives that no mixture takes, and a mixture that takes them where none are given."""
+        """Refuse also given negatives if no mixture uses them, and a mixture with ``file`` if none are given."""
         super().check_pool(given)
         takes = any("file" in sources_of(mixture) for mixture in self.mixtures)
         if takes and not given:
@@ -85,7 +85,7 @@ class Warmup(GroupSettings):
         return Episode(episode, queries, steps, self.queries_per_step, 1 + self.drawn(episode), horizon)
 
     def name_of_step(self, episode: int, step: int) -> str:
-        """What a state on the way is called; of several mixtures, with the number of its own."""
+        """The name of the state after so many steps; with several mixtures, it has the mixture's number."""
         return f"episode-{episode}-step-{step}" if len(self.mixtures) > 1 else f"step-{step}"
 
     def mined(self, episode: int) -> list[str]:
@@ -94,16 +94,16 @@ class Warmup(GroupSettings):
 
     @property
     def unscored(self) -> bool:
-        """Whether some part of training has negatives besides those of a given pool: a mixture not of it alone."""
+        """Whether training has negatives besides a given pool's: a mixture does not mine from ``file`` alone."""
         return any(self.mined(episode) != ["file"] for episode in range(1, len(self.mixtures) + 1))
 
     def drawn(self, episode: int) -> int:
-        """Mined negatives of a query and step."""
+        """The number of mined negatives that a query has in each step."""
         return per_episode(self.negatives, episode) if self.mined(episode) else 0
 
 
 def sources_of(mixture: str) -> list[str]:
-    """The sources of a mixture; raises :class:`SettingsError` for what is none."""
+    """The sources of a mixture; raises :class:`SettingsError` for an unknown or repeated source."""
     sources = [source.strip() for source in mixture.split("+")]
     known = (*MINED, *SHARED)
     if unknown := [source for source in sources if source not in known]:
@@ -142,7 +142,7 @@ def warmup(
 def mixture_pool(
     training: TrainingRun[Warmup], episode: int, given: NegativePool | None, contains: Contains | None
 ) -> NegativePool:
-    """All negatives that the mined sources of an episode offer; none for training in the batch alone."""
+    """All negatives of the mined sources of an episode; empty if the mixture has only in-batch negatives."""
     settings, data, collection = training.settings, training.data, training.data.collection
     sources, corpus = settings.mined(episode), Corpus(collection, training.experiment.cache)
     positives = current_positives(corpus, data, settings.depth, contains)
@@ -170,14 +170,17 @@ def mixture_pool(
 
 
 def balanced(pools: Sequence[NegativePool], seed: int) -> list[NegativePool]:
-    """As many entries of every source as the one with the fewest has, query by query, unless that is none."""
+    """The pools with equally many entries of every source for each query.
+
+    The number is that of the source with the fewest entries of the query, apart from sources without any.
+    """
     lengths = np.stack([spans(pool.offsets) for pool in pools]) if pools else np.zeros((0, 0), np.int64)
     fewest = np.where(lengths > 0, lengths, np.iinfo(np.int64).max).min(axis=0, initial=np.iinfo(np.int64).max)
     return [draw_entries(pool, fewest, seed=seed) for pool in pools]
 
 
 def stage_of(training: TrainingRun[Warmup], pool: NegativePool, start: BiEncoder, episode: int) -> MeasuredStage:
-    """Training on one mixture."""
+    """The stage that trains on one mixture."""
     settings, layout = training.settings, training.experiment.layout
     sources = sources_of(settings.mixtures[episode - 1])
     shared = any(source in SHARED for source in sources)
@@ -210,7 +213,7 @@ def stage_of(training: TrainingRun[Warmup], pool: NegativePool, start: BiEncoder
 
 
 def plan(settings: Warmup, data: TrainingData, encoder: BiEncoder) -> CostModel:
-    """What the experiment would do."""
+    """The work that the experiment would do."""
     episodes = [settings.episode_of(len(data.train), episode) for episode in range(1, len(settings.mixtures) + 1)]
     return work_of(
         settings,

@@ -27,12 +27,12 @@ from hardneg.training.sharing import shared
 
 log = logging.getLogger(__name__)
 
-MANY = 0.25  # of the training queries: if more are skipped, people are told what to do
+MANY = 0.25  # share of the training queries; if more are skipped, the warning says what to do
 EITHER = "negative or no positive"
 FEW_NEGATIVES = (
     "mine deeper, or widen the bounds on scores; train a model that is new to search in the batch first"
 )
-PROBE_EVERY = 50  # every so many steps, the gradient is measured by source and by layer
+PROBE_EVERY = 50  # steps between two measurements of the gradient by source and by layer
 
 Bool = NDArray[np.bool_]
 
@@ -45,7 +45,7 @@ class GroupBatch:
     passage_rows: Int32  # [b, 1 + N], flattened to b * (1 + N) columns of scores
     step_queries: int  # queries of the whole optimiser step; the loss is their mean
     micro_queries: int | None = None  # queries of a micro-batch; None: the step is one micro-batch
-    sources: NDArray[np.uint8] | None = None  # [b, N] of the negatives; only if the step's gradient is measured
+    sources: NDArray[np.uint8] | None = None  # [b, N] codes of the negatives; None if the gradient is not measured
 
     def micro(self) -> Sequence[GroupBatch]:
         """The micro-batches, in order."""
@@ -115,7 +115,9 @@ class PoolBatches:
 
 
 def trainable(pool: NegativePool, negatives: int) -> Int64:
-    """Positions of the queries of a pool that can train with so many negatives; the log counts the others.
+    """Positions of the queries that can train: they have a positive and, if ``negatives`` is not 0, a negative.
+
+    A warning in the log counts the queries that cannot.
 
     Raises
     ------
@@ -139,11 +141,11 @@ class VisitBatches:
     ----------
     positives : D+(q) of the training queries. The order of an epoch depends only on their rows, the seed and the
         ``episode``.
-    pool_at : step -> the pool in force at this step, of these queries.
+    pool_at : step -> the pool of these queries that is in force at this step.
     negatives : N, the negatives of each query; 0 takes none.
-    positions : positions of the queries of an epoch, if the pool never changes: those that can train with it.
-        None: an epoch has all queries, and a step leaves out those without a negative in the pool in force. If no
-        query of the step has one, the next queries that do take their places.
+    positions : if the pool never changes, the positions of the queries that can train with it; an epoch has these
+        queries. None: an epoch has all queries, and a step leaves out queries that have no negative in the pool in
+        force. If no query of a step has a negative, the step takes the next queries of the epoch that have one.
 
     Raises
     ------
@@ -203,7 +205,7 @@ class VisitBatches:
 
 
 class KnownPositives:
-    """Tells which passages are positives of a query, or have the text of one.
+    """Finds the passages that are positives of a query or have the same text as one of its positives.
 
     Parameters
     ----------
@@ -215,7 +217,7 @@ class KnownPositives:
         self.positives, self.text_keys = positives, text_keys
 
     def mask(self, query_rows: Int32, passage_rows: Int32) -> Bool:
-        """Whether passage j is a positive of query i, or has the text of one [b, p]."""
+        """The mask [b, p] that is true where passage j is a positive of query i or has the text of one."""
         known = self.positives.select(np.searchsorted(self.positives.query_rows, query_rows))
         keys = self.text_keys[known.passage_rows]
         mask = np.zeros((len(query_rows), len(passage_rows)), bool)
@@ -224,11 +226,12 @@ class KnownPositives:
 
 
 def masked_columns(batch: GroupBatch, known: KnownPositives | None, *, in_batch: bool) -> Bool:
-    """The mask [b, b * (1 + N)] of columns that are no negatives of a query, its positive's among them.
+    """The mask [b, b * (1 + N)] of columns that are no negatives of a query.
 
     Parameters
     ----------
-    known : masks known positives; None masks nothing, as in the published code (a loss knows the positive itself).
+    known : masks every known positive of a query, also the one in its own group. None masks no positive, as in the
+        published code; the targets of a loss say which column is the positive.
     in_batch : whether other queries' passages serve as negatives.
     """
     queries, width = batch.passage_rows.shape
@@ -243,7 +246,10 @@ def masked_columns(batch: GroupBatch, known: KnownPositives | None, *, in_batch:
 
 
 def source_columns(batch: GroupBatch) -> dict[str, Bool]:
-    """By source, the mask [b, b * (1 + N)] of queries' own negatives from it; ``in_batch``: those of others."""
+    """For each source, the mask [b, b * (1 + N)] of each query's own negatives from this source.
+
+    The name ``in_batch`` has the mask of all passages in the groups of other queries.
+    """
     assert batch.sources is not None
     queries, width = batch.passage_rows.shape
     own = np.zeros((queries, queries, width), np.uint8)

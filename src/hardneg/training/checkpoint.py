@@ -35,9 +35,10 @@ def save_checkpoint(
 ) -> Path:
     """Publish a checkpoint in ``folder``; ``made`` is the number of steps of each model. Returns its path.
 
-    Of this checkpoint and the older ones, the newest ``keep`` stay. Checkpoints of later steps are deleted:
-    training did not resume from them, and has reached this state again. A folder is named by the sum of the steps
-    of all models, which differs between any two checkpoints of a stage.
+    The newest ``keep`` stay, counted from this checkpoint backwards. Checkpoints of later steps are deleted:
+    training did not resume from them, but from an earlier step, and has now reached this one. The name of a
+    checkpoint's folder has the sum of the steps of all models, which differs between any two checkpoints of a
+    stage.
     """
     path = folder / f"step-{sum(made.values()):07d}"
     with publish(path, KIND, settings={}, inputs=inputs, replace=True) as draft:
@@ -59,7 +60,7 @@ def keep_newest(folder: Path, count: int) -> None:
 
 
 def file_of(name: str, part: str) -> str:
-    """The name of the file with a model's ``weights`` or its ``optimizer``, as ``part`` says."""
+    """The name of the file that holds one part of a model's state: ``weights`` or ``optimizer``."""
     return f"{name}.{part}.safetensors"
 
 
@@ -75,7 +76,8 @@ def latest_checkpoint(
 
     Parameters
     ----------
-    limits : positions (steps made, by model) beyond which the checkpoint must not be, for any model named in them.
+    limits : positions, each a number of steps by model. A checkpoint is not taken if any model has made more steps
+        than a position says; models that a position does not name are not compared.
     """
     for path in reversed(checkpoints(folder)):
         try:

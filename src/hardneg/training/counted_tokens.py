@@ -13,7 +13,8 @@ _total = 0
 def tokens_trained() -> int:
     """The tokens that steps of this process have encoded so far, special ones included; there is no padding.
 
-    Steps that several processes share count whole. A chunk that the gradient cache encodes twice counts once.
+    If several processes share a step, each of them counts all tokens of the step. A chunk that the gradient cache
+    encodes twice counts once.
     """
     return _total
 

@@ -11,7 +11,7 @@ from hardneg.records import Side, TokenBatch
 
 
 def cached(encode: Encode, budget: int) -> Encode:
-    """Make ``encode`` work in chunks of at most ``budget`` tokens, and hold one chunk at a time for the gradient.
+    """Make ``encode`` work in chunks of at most ``budget`` tokens, and hold activations of one chunk at a time.
 
     The forward pass encodes all chunks and keeps only their vectors. When the backward pass knows the gradient of
     the vectors, it encodes each chunk again, with the same dropout, and passes the gradient through it. Loss and
@@ -23,13 +23,14 @@ def cached(encode: Encode, budget: int) -> Encode:
         plan = plan_batches(tokens.lengths, budget)
         if len(plan) < 2:
             return encode(tokens, side)
-        seeds = torch.randint(1 << 62, (len(plan),)).tolist()  # of the chunks' dropout
+        seeds = torch.randint(1 << 62, (len(plan),)).tolist()  # one for the dropout of each chunk
 
         def encode_chunk(number: int) -> Tensor:
             torch.manual_seed(seeds[number])
             return encode(tokens.take(plan[number]), side)
 
-        # Autograd stays on, although the graph is dropped at once: other kernels without it may round differently.
+        # Autograd stays on, although the graph is dropped at once: without autograd, torch may choose other
+        # kernels, which may round differently.
         chunks = [encode_chunk(number).detach() for number in range(len(plan))]
         places = [upload(rows, chunks[0].device) for rows in plan]
         vectors = chunks[0].new_empty(len(tokens), chunks[0].shape[1])

@@ -25,7 +25,7 @@ def layers_of(model: nn.Module) -> list[list[nn.Parameter]]:
 
 
 def layer_norms(layers: Sequence[Sequence[nn.Parameter]]) -> dict[str, Tensor]:
-    """The norm of a layer's gradient: its mean over each third of the layers, and the last layer's (ANCE, Fig. 4).
+    """The mean gradient norm of the layers in each third, and the norm of the last layer (ANCE, Fig. 4).
 
     The result is empty if there are fewer than three layers or there is no gradient.
     """
@@ -49,8 +49,9 @@ def source_norms(
 ) -> dict[str, Tensor]:
     """The norm, over all parameters, of the gradient that the negatives of each source cause.
 
-    Each source takes one backward pass, which starts from the derivative of the loss by the scores with all pairs
-    of other sources set to 0. The gradients that the parameters hold are restored afterwards.
+    There is one backward pass for each source. It starts from the derivative of the loss with respect to the
+    scores, in which all pairs of other sources are set to 0. The gradients that the parameters hold are restored
+    afterwards.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Adds up the gradients of several processes, in buckets; where that is safe, while the backward pass runs."""
+"""Adds up the gradients of several processes in buckets, during the backward pass where that is safe."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from hardneg.process.distributed import any_of, begin_sum, member
 from hardneg.process.signals import stop_flag
 
 BUCKET = 25 << 20  # bytes of gradients that are summed at once
-ALIGNED = 16  # numbers: where a gradient begins in its bucket
+ALIGNED = 16  # a gradient begins in its bucket at a multiple of so many numbers
 
 
 def add_gradients(sums: GradientSums) -> int:
-    """Put the sum over all processes in place of each gradient: :meth:`GradientSums.finish`, which says more."""
+    """Replace each gradient by its sum over all processes; see :meth:`GradientSums.finish`."""
     return sums.finish()
 
 
 class GradientSums:
-    """The sums of the gradients of trained parameters over all processes of the group; alone, it does nothing.
+    """The sums of the gradients of trained parameters over all processes of the group; without a group, no sums.
 
     The parameters are put into buckets from the last to the first, about as a backward pass finishes them (Li et
-    al., "PyTorch Distributed", 2020, Section 3.2.3). What a bucket holds, where, and the order of the buckets
-    follow from the parameters alone. So neither what is ready when, nor whether a sum begins during the backward
-    pass or after it, changes a bit of the result. Processes may differ in it.
+    al., "PyTorch Distributed", 2020, Section 3.2.3). The parameters alone determine the order of the buckets,
+    their content and the place of each parameter. So every bit of the result is the same, whichever gradient is
+    ready first, and whether a sum begins during the backward pass or after it. Processes may differ in both.
 
-    A parameter without a gradient on every process keeps none: it is not trained. Which these are is known after
-    the backward pass only, so a bucket waits for all parameters that were trained in the step before. A parameter
-    that nobody trained then has its place, and 0 in it; if it is trained now, its bucket is summed once more.
+    A parameter that has no gradient on any process is not trained, and stays without a gradient. Which parameters
+    are trained is known only after the backward pass. A bucket therefore waits for the parameters that were
+    trained in the step before. The places of its other parameters hold 0; if such a parameter is trained now, its
+    bucket is summed once more.
 
     Parameters
     ----------
@@ -43,10 +44,10 @@ class GradientSums:
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self.parameters = list(parameters)
         self.buckets = buckets_of(self.parameters)
-        self.idle: Set[int] = frozenset()  # ids of the parameters that nobody trained in the step before
+        self.idle: Set[int] = frozenset()  # ids of the parameters that no process trained in the step before
         self.begun = 0  # buckets whose sums have begun in this step
         self.missing: list[set[int]] | None = (
-            None  # by bucket, what a backward pass must still give; None: in none
+            None  # by bucket, ids of the parameters whose gradients have yet to come; None: outside ``early``
         )
         self.hooks: list[Any] = []
 
@@ -66,10 +67,10 @@ class GradientSums:
 
     @contextlib.contextmanager
     def early(self) -> Iterator[None]:
-        """In the block, which holds the last backward pass of a step, begin sums when their gradients are there.
+        """Begin the sum of each bucket within the block, as soon as all of its gradients are there.
 
-        The pass must accumulate the gradient of each parameter once, as it does unless a hook in it runs another
-        pass: the gradient cache does so.
+        The block holds the last backward pass of a step. The pass must accumulate the gradient of each parameter
+        only once. It does so unless a hook runs another pass within it, as the hook of the gradient cache does.
         """
         if not self.hooks:
             yield
@@ -95,14 +96,14 @@ class GradientSums:
         self.begun += 1
 
     def finish(self) -> int:
-        """Put the sum over all processes in place of each gradient.
+        """Replace each gradient by its sum over all processes.
 
-        Whether a process was asked to stop travels with what says which parameters it trained. That no gradient is
-        finite needs no message: the sum says so to all.
+        One message from each process says which parameters it trained and whether it was asked to stop. A gradient
+        that is not finite needs no message: the sum is then not finite on any process.
 
         Returns
         -------
-        The signal that one of the processes was sent, the same on all; 0: none was.
+        The signal that was sent to one of the processes, the same number on all; 0: no signal was sent.
         """
         if member()[1] == 1:
             return 0
@@ -136,11 +137,11 @@ class Bucket:
     def begin(self, chosen: Callable[[Tensor], bool]) -> bool:
         """Begin the sum of the gradients of the chosen parameters; the places of all others hold 0.
 
-        The gradients lie in the sum from now on, so that they are not held twice.
+        From then on, the gradients are views of the tensor that is summed, so they are not held twice.
 
         Returns
         -------
-        Whether there is a sum: some are chosen, which all processes must agree on.
+        Whether a sum has begun, that is, whether any parameter was chosen. All processes must choose the same.
         """
         ours = [(p, place) for p, place in zip(self.parameters, self.places, strict=False) if chosen(p)]
         if not ours:
@@ -167,7 +168,10 @@ class Bucket:
 
 
 def buckets_of(parameters: Sequence[Tensor]) -> list[Bucket]:
-    """The parameters from the last to the first, in buckets of at most ``BUCKET`` bytes; a larger one is alone."""
+    """The parameters from the last to the first, in buckets of at most ``BUCKET`` bytes, one dtype and one device.
+
+    A parameter of more bytes has a bucket to itself.
+    """
     groups: list[list[Tensor]] = []
     size = 0
     for p in reversed(parameters):

@@ -1,4 +1,4 @@
-"""A mask of false negatives by a frozen model: what it scores above the positive of a query is no negative."""
+"""A mask of false negatives: a passage that a frozen model scores above a query's positive is no negative."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Bool = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class GuideMask:
-    """Says which columns of a step a guide takes for positives: GISTEmbed (Solatorio, 2024, arXiv 2402.16829).
+    """Masks the columns of a step that a guide takes for positives: GISTEmbed (Solatorio, 2024, arXiv 2402.16829).
 
-    The mask of its Section 3.1, of in-batch and hard negatives alike, with the query as the anchor. The guide's
-    vectors are looked up, so a step pays one small product.
+    The mask is that of Section 3.1 of the paper, with the query as the anchor. It covers in-batch and hard
+    negatives alike. The guide's vectors are looked up, so a step only adds one small matrix product.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class GuideMask:
     margin: float = 0.0
 
     def __call__(self, batch: GroupBatch) -> Bool:
-        """The mask [b, b * (1 + N)] of columns; that of a query's own positive is not masked."""
+        """The mask [b, b * (1 + N)] of columns; the column of a query's own positive is not masked."""
         rows, place = batch.distinct()
         similar = self.similarities(batch.query_rows, rows)[:, place]
         query, own = np.arange(len(similar)), batch.targets()
@@ -40,7 +40,7 @@ class GuideMask:
         return mask
 
     def similarities(self, query_rows: Int32, passage_rows: Int32) -> Float32:
-        """The guide's score [b, u] of each query, as training reads it, and each passage (MaxP)."""
+        """The guide's scores [b, u] of queries, as long as in training steps, and passages (MaxP)."""
         queries = self.guide.training_queries.rows(query_rows).astype(np.float32)
         chunks = self.guide.chunks
         if chunks is None:

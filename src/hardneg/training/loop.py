@@ -56,7 +56,7 @@ class Step:
     queries: int
     facts: dict[str, Tensor]
     confirm: Callable[[], None]  # raises if this step or an earlier one was not finite; call it before saving
-    stop: int = 0  # the signal that one of several processes was sent before it; 0: none
+    stop: int = 0  # the signal that one of several processes got before this step; 0: none
 
 
 def train_steps(
@@ -83,9 +83,9 @@ def train_steps(
     schedule : step -> learning rate.
     seed : the dropout of a step is keyed by (seed, step) and by the process, so a resumed run draws the same.
     clip : the largest norm of the whole gradient.
-    check_every : from the first loss or gradient that is not finite, the weights no longer change. The fault is
-        raised within this many steps, so that not every step waits for the device.
-    probe : called before the gradient is clipped; returns what the metrics should say of it.
+    check_every : once a loss or gradient is not finite, the weights no longer change. The error is raised within
+        this many steps, because reading the flag at every step would make each step wait for the device.
+    probe : step -> facts of the gradient for the metrics; called before the gradient is clipped.
 
     Raises
     ------
@@ -134,8 +134,9 @@ def backward(
 
     Parameters
     ----------
-    early : the block in which gradients are added up while the last backward pass runs. A pass that may give a
-        parameter several gradients, as that of the gradient cache does, runs outside: they are added up later.
+    early : makes the block in which the last backward pass runs while its gradients are added up. A pass that may
+        accumulate a parameter's gradient several times, as with the gradient cache, runs outside such a block; its
+        gradients are added up later.
     """
     total: Tensor | None = None
     facts: dict[str, Tensor] = {}

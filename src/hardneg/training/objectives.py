@@ -35,7 +35,7 @@ from hardneg.training.loop import Objective, StepOutput
 LossName = Literal["contrastive", "pairwise_nll", "hinge", "bce"]
 DistillName = Literal["kl", "margin_mse"]
 GroupLoss = Callable[[Tensor, Tensor, Tensor], Tensor]  # (scores [b, p], targets [b], masked [b, p]) -> [b]
-TaughtLoss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # and the teacher's scores [b, 1 + N]
+TaughtLoss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # also takes a teacher's scores [b, 1 + N]
 
 
 def group_objective(
@@ -64,9 +64,12 @@ def group_objective(
     mask_known_positives : True: a known positive of a query is never its negative. False: it may be one, as in the
         published code.
     passage_length : tokens of a passage in steps, at most; None: as many as in search.
-    mask : more columns [b, b * (1 + N)] that are no negatives, as :class:`~hardneg.training.guide_mask.GuideMask`.
-    teacher : scores pairs of rows [n]; ``loss`` then takes its scores of each query's own group too.
-    see : is told the query rows [b], the rows of their own negatives [b, N] and the :func:`margins` of each part.
+    mask : batch -> mask [b, b * (1 + N)] of further columns that are no negatives, such as a
+        :class:`~hardneg.training.guide_mask.GuideMask`.
+    teacher : query rows [n], passage rows [n] -> scores [n]. With a teacher, ``loss`` also takes the teacher's
+        scores [b, 1 + N] of each query's own group.
+    see : called for each micro-batch with the query rows [b], the rows of their own negatives [b, N], and their
+        :func:`margins`.
     """
     queries = token_store(encoder, data.collection, cache, "query")
     passages = token_store(encoder, data.collection, cache, "passage", most=passage_length)
@@ -95,11 +98,11 @@ def group_objective(
 
 
 def margins(scores: Tensor, targets: Tensor, masked: Tensor, scale: float) -> Tensor:
-    """By how many logits [b, N] the positive of each query is above its own negatives; NaN where one is masked.
+    """The margins [b, N] in logits of each query's positive over its own negatives; NaN for masked negatives.
 
     Parameters
     ----------
-    scores, masked : [b, b * (1 + N)], of all groups; a query's own begins with its positive.
+    scores, masked : [b, b * (1 + N)], the columns of all groups; a query's own group begins with its positive.
     targets : [b] the columns of the positives.
     """
     columns = targets[:, None] + torch.arange(scores.shape[1] // len(targets), device=scores.device)[None, :]
@@ -125,20 +128,21 @@ def group_loss(
     distill_scale: float | None = None,
     teacher_temperature: float = 1.0,
 ) -> Callable[..., Tensor]:
-    """The loss of the given name, as a function of scores; with ``distill`` of a teacher's scores too.
+    """The loss of the given name, as a function of scores and, with ``distill``, of a teacher's scores.
 
     Parameters
     ----------
     scale : factor from scores to logits.
     margin : the margin of ``hinge``.
-    only_hardest : use only each query's highest-scored negative of the batch (NCE), beside its ``own`` mined ones.
+    only_hardest : of the in-batch negatives, use only the one that scores highest for each query (NCE). The
+        ``own`` mined negatives of a query are used as well.
     own : number of mined negatives of each query.
     distill, distill_weight, distill_scale, teacher_temperature : see :func:`distilled`.
 
     Returns
     -------
-    (scores [b, p], targets [b], masked [b, p]) -> [b] losses; ``distill`` takes the teacher's scores
-    [b, 1 + N] too, behind these.
+    (scores [b, p], targets [b], masked [b, p]) -> [b] losses. With ``distill``, the teacher's scores [b, 1 + N]
+    are a fourth argument.
     """
     pairs: dict[str, PairLoss] = {
         "pairwise_nll": pairwise_nll,
@@ -165,12 +169,12 @@ def distilled(
     """A loss with a term that draws the scores of each query's own group towards a teacher's.
 
     It is ``(1 - weight) * loss + weight * term`` (Hinton et al., 2015, Section 2). The term is over the positive
-    and the N negatives of a query that are not masked; in-batch negatives are in ``loss`` alone.
+    of a query and those of its N negatives that are not masked. In-batch negatives count only in ``loss``.
 
     Parameters
     ----------
     by : the term: ``kl``, :func:`~hardneg.losses.distil_kl`; ``margin_mse``, :func:`~hardneg.losses.margin_mse`.
-    weight : of the term, in (0, 1]; at 1 there is nothing else.
+    weight : the weight of the term, in (0, 1]; at 1 the term is the whole loss.
     scale : factor from the model's scores to logits in the term.
     temperature : divides the teacher's scores.
     """

@@ -113,7 +113,7 @@ def cyclical(cycle: Schedule, begun: Callable[[int], int]) -> Schedule:
 
     Parameters
     ----------
-    cycle : the learning rate by steps since the cycle began; the next cycle may begin before it ends.
+    cycle : steps since the cycle began -> learning rate. The next cycle may begin before this one has ended.
     begun : step -> the first step of its cycle. It is called after the step's batch is made.
     """
     return lambda step: cycle(step - begun(step))

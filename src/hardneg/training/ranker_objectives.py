@@ -1,7 +1,7 @@
 """Objectives of a ranker and of the retriever that it plays against, and a ranker's scores to learn from.
 
-A stage sets the mode of the model whose turn it is, and of no other: :func:`frozen_scores` turns off the dropout
-of the ranker that it asks, and leaves no trace.
+A stage sets the mode (training or not) only of the model that it trains at the moment. So :func:`frozen_scores`
+turns off the dropout of the ranker itself, and afterwards restores the ranker's mode.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LOSSES = {"cross_entropy": ranker_nll, "bce": ranker_log_loss}
 
 
 def ranker_loss(name: RankerLossName, *, scale: float = 1.0) -> RankerLoss:
-    """The ranker's loss of the given name, as a function of scores; ``bce`` is IRGAN's binary log loss too."""
+    """The ranker's loss of the given name, as a function of scores; ``bce`` is the binary log loss of IRGAN."""
     return partial(LOSSES[name], scale=scale)
 
 
@@ -55,7 +55,7 @@ def ranker_objective(
     cache_tokens: int | None = None,
     mask_known_positives: bool = True,
 ) -> Objective:
-    """Make the objective that is the mean of ``loss`` over a step's queries, each with its own group alone.
+    """Make the objective that is the mean of ``loss`` over a step's queries; each query has only its own group.
 
     Parameters
     ----------
@@ -97,10 +97,10 @@ def adversarial_objective(
     mask_known_positives: bool = True,
     passage_length: int | None = None,
 ) -> Objective:
-    """Make the objective of a retriever that learns from a ranker as this is at the step (AR2, Section 3.2).
+    """Make the objective of a retriever that learns from a ranker as it is at each step (AR2, Section 3.2).
 
-    The two parts of the loss, and the entropy of the retriever's list, become facts of the step; all are means
-    over its queries.
+    The two parts of the loss and the entropy of the retriever's list become facts of the step. Each is the mean
+    over the step's queries.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def adversarial_objective(
     cache : the folder of the token stores.
     loss : :func:`hardneg.adversarial.retriever_losses` with its options.
     budget : tokens that the ranker scores at once.
-    precision, cache_tokens, mask_known_positives : as in :func:`ranker_objective`, of the retriever.
+    precision, cache_tokens, mask_known_positives : as in :func:`ranker_objective`, but for the retriever.
     passage_length : tokens of a passage in the retriever's steps, at most; None: as many as in search.
 
     Raises
@@ -153,8 +153,8 @@ def ranker_scores(
 ) -> Tensor:
     """Scores [b, 1 + N] float32 of every query with its own passages, with gradient; each pair is read once.
 
-    A document of several sequences has the score of the best (MaxP). If there are several processes, each scores a
-    part, and all get all scores.
+    A document of several sequences has the score of its best sequence (MaxP). If there are several processes, each
+    scores a part of the pairs, and all get all scores.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ def frozen_scores(
 
     Parameters
     ----------
-    budget : tokens that are scored at once; a longer pair is alone.
+    budget : most tokens that are scored at once; a longer pair is scored alone.
     """
 
     def score(tokens: TokenBatch, side: Side) -> Tensor:
@@ -195,7 +195,7 @@ def own_mask(batch: GroupBatch, known: KnownPositives | None) -> Bool:
 
     Parameters
     ----------
-    known : masks known positives; None masks none of them.
+    known : masks known positives; with None, only the positive in column 0 is masked.
     """
     mask = np.zeros(batch.passage_rows.shape, bool)
     if known is not None:
@@ -207,7 +207,7 @@ def own_mask(batch: GroupBatch, known: KnownPositives | None) -> Bool:
 
 
 def own_sources(batch: GroupBatch) -> dict[str, Bool]:
-    """By source, the mask [b, 1 + N] of queries' own negatives from it."""
+    """For each source, the mask [b, 1 + N] of each query's own negatives from this source."""
     assert batch.sources is not None
     positive = np.zeros((len(batch.sources), 1), bool)
     return {
@@ -228,7 +228,7 @@ def _scores(batch: GroupBatch, pairs: PairStore, score: Scorer) -> Tensor:
 def _distinct_pairs(batch: GroupBatch) -> tuple[Int64, Int64, Int64]:
     """Query and passage of each distinct pair [u], and the place of every column [b, 1 + N] among them.
 
-    A query twice in a batch, or a passage twice in a group, is read once and is in as many columns.
+    A pair that occurs several times, because a query or a passage is repeated, is one of the u distinct pairs.
     """
     shape = batch.passage_rows.shape
     columns = np.stack([np.repeat(batch.query_rows, shape[1]), batch.passage_rows.reshape(-1)], axis=1)

@@ -36,7 +36,10 @@ def shared(encode: Encode) -> Encode:
 
 
 def deal(lengths: Int64, size: int) -> list[Int64]:
-    """Split sequences of ``lengths`` [n] into ``size`` lists of positions with about as many tokens, or none."""
+    """Split sequences of ``lengths`` [n] into ``size`` lists of positions with about equally many tokens.
+
+    Lists are empty if there are fewer sequences than lists.
+    """
     order = np.argsort(-lengths, kind="stable")
     return [order[first::size] for first in range(size)]
 
@@ -44,8 +47,8 @@ def deal(lengths: Int64, size: int) -> list[Int64]:
 def gather(own: Tensor, sizes: Sequence[int]) -> Tensor:
     """Collect the rows of all processes [sum(sizes), dim]; gradients flow back to the rows ``own`` only.
 
-    Every process must compute the same from the result: the gradient of ``own`` is the one found in this process,
-    and is not added to what other processes find for these rows.
+    Every process must compute the same loss from the result: ``own`` gets the gradient that this process finds, to
+    which the gradients that other processes find for these rows are not added.
     """
     if not own.requires_grad:  # a share without sequences; the loss needs a gradient all the same
         own.requires_grad_()

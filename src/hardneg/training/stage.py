@@ -2,8 +2,8 @@
 
 A recipe asks for steps of one model or another (:meth:`Stage.advance`). Between two turns it may measure, search
 or mine. A stage that was killed at any moment continues from its newest checkpoint when it is run again, and ends
-in the same bytes. It does not repeat steps before the checkpoint, so a recipe always asks for all turns from the
-first.
+in the same bytes. It does not repeat the steps before the checkpoint. So a recipe always asks for all turns,
+beginning with the first.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Rows(Protocol):
 class Margins(Protocol):
     """Where a stage keeps the margins of its groups; an experiment's ``MarginLog`` has this form."""
 
-    at: tuple[int, int]  # episode and step, from 1, of what is seen next
+    at: tuple[int, int]  # episode and step (from 1) of the margins that come next
 
     def flush(self) -> None:
         """Write what was seen to the disk."""
@@ -84,9 +84,9 @@ class Trainee:
     models : folder -> number of steps: the model is saved there after so many steps, or at the end of training if
         it ends earlier.
     intermediate : folder -> number of steps, for states on the way; they are not saved if training ends earlier.
-    facts : what else the metrics say of a step.
-    kind : of the folders that ``save`` publishes.
-    margins : what its objective tells the margins of its groups; None: it tells nobody.
+    facts : step of this model (from 0) -> further facts for the metrics.
+    kind : the kind of artefact that ``save`` publishes.
+    margins : the log in which its objective records the margins of its groups; None: they are not recorded.
     """
 
     name: str
@@ -125,12 +125,12 @@ class StageObserver(Protocol):
 
 
 def steps_made(model: Path) -> int:
-    """The number of steps of its stage after which a published model was made."""
+    """The number of steps that its stage had made when a model was published."""
     return int(read_manifest(model).inputs["step"])
 
 
 def kind_of(name: str) -> str:
-    """The kind of a stage of training, and of its work, where stages are planned."""
+    """The kind of the stage that trains the model of this name, which is also the kind of its work in a plan."""
     return "train" if name == RETRIEVER else f"train {name}"
 
 
@@ -271,7 +271,7 @@ class Stage:
         self.rows.truncate(self.episode, self.made, sha256=facts.get("metrics"))
         for name, margins in self._margins.items():
             margins.truncate(self.episode, self.made[name], sha256=facts.get("margins", {}).get(name))
-        for trainee in self.trainees.values():  # if killed between the checkpoint and the model of one step
+        for trainee in self.trainees.values():  # a kill may have come after a checkpoint, before the step's model
             self._keep(trainee)
 
     @property
@@ -317,7 +317,10 @@ class Stage:
             self._settle()
 
     def _settle(self) -> None:
-        """Write the metrics of remembered steps if these are finite. Whatever is published has its metrics."""
+        """Write the metrics of the remembered steps, if these are finite.
+
+        This happens before each checkpoint or model is published, so that its metrics are on the disk.
+        """
         for _, step in self.log[-1:]:
             step.confirm()
         self.rows.append([self._row(*entry) for entry in self.log])
@@ -371,7 +374,7 @@ class Stage:
         by_leader(self._publish_here, trainee, path, step)
 
     def _publish_here(self, trainee: Trainee, path: Path, step: int) -> None:
-        """Publish a model; once all stand, no checkpoint before the newest can be needed."""
+        """Publish a model; when all models are published, delete the checkpoints that are no longer needed."""
         trainee.save(trainee.model, path, inputs=self._made_by(step), replace=True)
         if not self._missing():
             keep_newest(self.folder, 1)

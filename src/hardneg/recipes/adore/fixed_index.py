@@ -1,4 +1,4 @@
-"""The index over fixed passages that an experiment trains for: built or given, and named for inference."""
+"""The index over fixed passages for which an experiment trains the query side, built here or given."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from hardneg.storage.artifacts import is_current
 
 
 def check_options(kind: str, n: int, dim: int, options: Mapping[str, int]) -> None:
-    """Refuse now what :func:`build_once` would refuse after all passages have been encoded.
+    """Refuse at once the options that :func:`build_once` would refuse after all passages have been encoded.
 
     Raises
     ------
     SettingsError, InputError : an option does not fit n passages of ``dim``; Faults: several do not.
     SettingsError : faiss is missing.
-    ResourceError : the index does not fit into the memory there is.
+    ResourceError : the index does not fit into the available memory.
     """
     chosen = choose(kind, n, dim, options)
     load_faiss()
@@ -53,7 +53,10 @@ def exact_index(state: Snapshot) -> Index:
 
 
 def with_index(state: Snapshot, index: Index) -> Iterator[Snapshot]:
-    """The state as an index retrieves it, named after the index's kind; none over the embeddings themselves."""
+    """Yield the state as an index of faiss retrieves it, named after the index's kind.
+
+    Nothing is yielded for the exact index over the embeddings.
+    """
     if about := index.describe():
         kind = about["kind"]
         yield state.with_index(index, f"{state.name}/{kind}", layout.with_index(state.folder, kind))

@@ -1,4 +1,4 @@
-"""Negatives that a query side is trained on over a fixed index: random, or mined once or at times."""
+"""Negatives for training a query side over a fixed index: random, mined once, or mined anew at intervals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FixedNegatives:
     state : the state before training; its encoder is the one that is trained.
     index : the index that retrieves.
     source : ``random``: negatives are drawn from the corpus anew at each visit of a query (Zhan et al., 2021,
-        Section 4.1); ``static``: they are what was retrieved, without D+.
+        Section 4.1); ``static``: they are the passages that were retrieved when they were mined, without D+.
     refresh_every : steps after which static negatives are mined anew; None: never.
     """
 
@@ -80,7 +80,7 @@ class FixedNegatives:
         )
 
     def _mine(self, version: int, path: Path) -> None:
-        """Publish what the training queries retrieve now, without D+, unless it is published."""
+        """Publish the passages that the training queries retrieve now, without D+, unless they are published."""
         training, encoder, state = self.training, self.state.encoder, self.state
         settings, experiment = training.settings, training.experiment
         inputs = {"collection": training.data.collection.digest, "miner": encoder.digest()}
@@ -94,7 +94,7 @@ class FixedNegatives:
             save_pool(pool, path, settings=settings.result_values(), inputs=inputs)
 
         if not by_leader(is_current, path, KIND, inputs):
-            _ = state.passages, state.training_queries  # all encode together what one mines with
+            _ = state.passages, state.training_queries  # all processes encode, then one mines
             by_leader(publish)
-        if version:  # also if an earlier run published the pool, which may have been killed before this line
+        if version:  # also if the pool was published before: that run may have been killed before this line
             state.discard("query")

@@ -19,7 +19,7 @@ from hardneg.search.parts import search_in_step
 from hardneg.search.retrieve import Index
 from hardneg.training.batches import KnownPositives
 
-RR_CUT = 10  # of the reciprocal rank that the metrics have
+RR_CUT = 10  # k of the reciprocal rank in the metrics
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Noted:
     errors: list[int] = field(default_factory=list)
 
     def add(self, found: Int32, used: Sequence[Int32], positives: Positives) -> None:
-        """Note the retrieved lists [b, depth] of some queries, and what each of them trains on."""
+        """Note the retrieved lists [b, depth] of some queries, and the passages that each query trains on."""
         self.digest.update(found.tobytes())
         for i, (one, real) in enumerate(zip(used, found, strict=True)):
             self.overlap.append(np.isin(one, real).mean() if len(one) else 0.0)
@@ -44,8 +44,8 @@ class Noted:
 def ranked(found: Int32, positives: Int32) -> tuple[int, int]:
     """The rank of the best positive in a list (0: it has none), and the list's pairwise errors (STAR, Eq. 5).
 
-    Each positive has as many errors as passages stand above it that are no positive; one that the list does not
-    reach has as many as all of these, so K of the paper is the length of the list.
+    The errors of a positive are the passages above it that are no positives. For a positive that is not in the
+    list, they are all such passages of the list, so the paper's K is the length of the list.
     """
     found = found[found >= 0]
     relevant = np.isin(found, positives)
@@ -92,7 +92,7 @@ class Retrieval:
         else:
             used = self.given(batch)
             lists = given_lists(used, positives)
-        self.noted.setdefault(batch.step, Noted()).add(found, used, positives)  # a step's micro-batches add up
+        self.noted.setdefault(batch.step, Noted()).add(found, used, positives)  # sums up micro-batches
         return lists
 
     def _duplicates(self, positives: Positives, found: Int32) -> NDArray[np.bool_] | None:

@@ -70,8 +70,8 @@ def retrieved_lists(
 ) -> CandidateLists:
     """The retrieved passages as lists, with D+ as labels.
 
-    If a query retrieved none of its positives, all of them are appended; the j-th one gets rank n + j (ADORE, as
-    published). If it retrieved some of them, the others are left out.
+    If a query retrieved none of its positives, all of them are appended; the j-th one gets rank n + j (as in
+    ADORE's published code). If it retrieved some of them, those that it did not retrieve are left out.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def retrieved_lists(
 
 
 def given_lists(negatives: Sequence[Int32], positives: Positives) -> CandidateLists:
-    """The given negatives and all positives of each query as lists; ranks are 0: they follow from scores."""
+    """The given negatives and all positives of each query as lists; ranks are 0: :func:`ranks_of` finds them."""
     lists = [np.concatenate([positives.of(i), negatives[i]]) for i in range(len(positives))]
     width = max(map(len, lists))
     rows, positive, valid = (np.zeros((len(lists), width), kind) for kind in (np.int32, bool, bool))

@@ -1,8 +1,9 @@
 """ADORE: the query encoder is trained on what it retrieves at this very step (Zhan et al., 2021).
 
-The document encoder and its index stay as they are. Every step searches with the embeddings of the step, and
-LambdaRank weighs each pair of the list by what swapping it is worth. Over an index of faiss, product-quantised
-here or built before, the lists and the vectors are those of the index, as at inference.
+The document encoder and its index do not change. Every step searches with the query embeddings of that step.
+LambdaRank weighs each pair of a list by how much the measure would change if the two passages were swapped. With
+an index of faiss, built here by product quantisation or given, lists and passage vectors come from the index, as
+at inference.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from hardneg.training.stage import steps_made
 class Adore(TrainingSettings):
     """Settings of the recipe; the presets hold the paper's values."""
 
-    cut: int = Field(ge=1)  # of the measure; the published code's default makes every weight 0, so there is none
+    cut: int = Field(ge=1)  # of the measure; no default, because the published code's makes every weight 0
     measure: RankMeasure = "RR"
     weighted: bool = True  # False: RankNet, the ablation
     negatives: Literal["dynamic", "static", "random"] = "dynamic"
@@ -59,7 +60,7 @@ class Adore(TrainingSettings):
     steps: int | None = Field(None, ge=1)  # of the whole schedule; wins over epochs
 
     def check(self) -> None:
-        """Refuse also a refresh of negatives that are not static, the gradient cache, answers, idle options."""
+        """Refuse also answers, the gradient cache, idle options, and a refresh without static negatives."""
         super().check()
         if self.labels == "answers":
             what = "labels = answers, and adore knows a positive by its judgement alone"
@@ -87,7 +88,7 @@ class Adore(TrainingSettings):
 
         Raises
         ------
-        SettingsError : one is given and another to be built, or none is though the settings say so.
+        SettingsError : an index is given although another should be built, or none is although ``index`` = given.
         """
         if given and self.index == "pq":
             what = "an index is given, and index = pq builds another"
@@ -107,7 +108,7 @@ class Adore(TrainingSettings):
         return self.steps or self.steps_in(self.epochs, queries)
 
     def episode_of(self, data: TrainingData) -> Episode:
-        """What training on these queries does: a query's list is as long as its source allows."""
+        """The one episode of training on these queries; the source of negatives bounds the length of a list."""
         queries, passages = len(data.train), data.collection.n_passages
         depth = min(self.depth, passages)
         width = {"dynamic": depth, "static": 1 + depth, "random": 1 + min(depth, passages // 2)}[self.negatives]
@@ -138,13 +139,15 @@ def adore(
 ) -> Iterator[State]:
     """Train the query side over a fixed index (Zhan et al., 2021, Section 6.2).
 
-    Everything that is published already is reused. Yields the model as it was, what is measured on the way, and
-    the trained one; over an index of faiss, each as the index retrieves too.
+    Everything that is published already is reused. Yields the states of the model before training, at the steps
+    that are measured, and after training. With an index of faiss, each state is also yielded as the index
+    retrieves it.
 
     Parameters
     ----------
-    index : built before, over this model's passages. It stays where it is, for it may be large: the experiment's
-        inputs, its results and the model's manifest name it by its digest, which a resume must find again.
+    index : an index that was built before, over this model's passages. It is not copied, because it may be large.
+        The experiment's inputs, its results and the model's manifest name it by its digest, and a resumed
+        experiment must get an index with the same digest.
     """
     settings, layout, start = training.settings, training.experiment.layout, base().untied()
     state = training.state(start, UNTRAINED, layout.episode(1).runs, step=0, kind="untrained")
@@ -166,7 +169,7 @@ def adore(
 
 
 def passage_index(training: TrainingRun[Adore], state: Snapshot) -> Index:
-    """The index of all passages: their embeddings, or those compressed."""
+    """The index of all passages: their exact embeddings, or a compressed index built from them."""
     settings = training.settings
     assert settings.index != "given"
     if settings.index == "exact":
@@ -199,7 +202,7 @@ def stage_of(
     settings, data, layout = training.settings, training.data, training.experiment.layout
     episode = settings.episode_of(data)
     inputs = training.inputs
-    if settings.index == "given":  # of one built here, the inputs decide
+    if settings.index == "given":  # an index that is built here follows from the other inputs
         inputs["index"] = index.digest
     retrieval = Retrieval(
         data.train,
@@ -229,7 +232,7 @@ def stage_of(
 
 
 def dev_evaluator_of(training: TrainingRun[Adore], index: Index, episode: Episode) -> DevEvaluator:
-    """The evaluator on dev for patience: it searches over the index, and all states have the same passages."""
+    """The evaluator on dev for patience; it searches the index, because passages are the same for all states."""
     return DevEvaluator(
         training,
         episode,
@@ -271,7 +274,7 @@ def list_objective(settings: Adore, encoder: BiEncoder, queries: TokenStore, ret
 
 
 def plan(settings: Adore, data: TrainingData, encoder: BiEncoder) -> CostModel:
-    """What the experiment would do."""
+    """The work that the experiment would do."""
     one, passages = settings.episode_of(data), data.collection.n_passages
     kept = len(settings.measured_steps(one))
     pools = 1 + len(settings.refreshes(one.steps)) if settings.negatives == "static" else 0
@@ -283,7 +286,7 @@ def plan(settings: Adore, data: TrainingData, encoder: BiEncoder) -> CostModel:
         entries=min(settings.depth, passages),
         in_batch=False,
     )
-    mined = max(pools - 1, 0) if work.examined else pools  # the first is that of a state that is examined
+    mined = max(pools - 1, 0) if work.examined else pools  # the first is mined from a run that examines a state
     judged = judged_queries(data) / data.collection.n_queries
     queries = (2 + kept) * (1 if work.examined else judged)
     return replace(

@@ -60,8 +60,8 @@ from hardneg.training.objectives import LossName, group_loss
 from hardneg.training.optim import Schedule, cyclical
 from hardneg.training.stage import steps_made
 
-EXPORTS = 2  # published models that stand beside each other where the inferencer keeps up: older ones are deleted
-NEEDED = 2  # versions that resuming or the results need besides the newest
+EXPORTS = 2  # published models that exist at once if the inferencer keeps up; older ones are deleted
+NEEDED = 2  # versions that resuming or the results may need besides those that are kept
 
 
 class Ance(GroupSettings):
@@ -72,7 +72,7 @@ class Ance(GroupSettings):
     refreshes: int = Field(10, ge=0)  # (refreshes + 1) * m steps are made
     epochs: float | None = Field(None, gt=0)  # m follows from them, within min_steps and max_steps
     # Steps over which the rate decays. None: as many as are made; with cyclical as many as there are training
-    # queries, for ANCE's code counts the lines of its training data there (drivers/run_ann_dpr.py).
+    # queries, because ANCE's code uses the number of lines of its training data (drivers/run_ann_dpr.py).
     horizon: int | None = Field(None, ge=1)
     schedule: Literal["single", "cyclical"] = "single"  # cyclical: begins anew where a version takes effect
     negatives_per_query: int = Field(1, ge=1)
@@ -86,7 +86,7 @@ class Ance(GroupSettings):
 
     @property
     def roles(self) -> Sequence[str]:
-        """Trainer and inferencer, unless both are this process."""
+        """Trainer and inferencer; empty if one process does the work of both."""
         return () if self.mode == "sync" else (TRAINER, INFERENCER)
 
     @property
@@ -197,7 +197,7 @@ def alternate(training: TrainingRun[Ance], base: Callable[[], BiEncoder]) -> Ite
 
 
 def publish_together(training: TrainingRun[Ance], state: Snapshot, version: int) -> None:
-    """Publish a version that a state mines, for which all processes search; its embeddings go."""
+    """Publish the version that a state mines, with all processes searching; then delete the state's embeddings."""
     if training.frozen is not None:
         training.frozen.open_together()
     by_leader(publish_version, training, state, version)
@@ -287,7 +287,7 @@ def schedule_of(settings: Ance, queries: int, first_step: Callable[[int], int]) 
     """
     if settings.schedule == "single":
         return settings.schedule_over(settings.horizon or settings.steps)
-    horizon = settings.horizon or max(queries, settings.longest_cycle)  # never at rest before a version is due
+    horizon = settings.horizon or max(queries, settings.longest_cycle)  # the rate must not reach 0 within a cycle
     return cyclical(settings.schedule_over(horizon), first_step)
 
 
@@ -307,7 +307,7 @@ def infer(training: TrainingRun[Ance], base: Callable[[], BiEncoder], patience: 
         version, step = job
         miner = base() if step == 0 else published_model(experiment, step, base().device)
         state = mining_state(training, miner, version, step)
-        search_state(state, judge, depth=settings.depth)  # now: the embeddings go
+        search_state(state, judge, depth=settings.depth)  # before the embeddings are deleted
         publish_together(training, state, version)
 
 
@@ -315,9 +315,10 @@ def infer(training: TrainingRun[Ance], base: Callable[[], BiEncoder], patience: 
 
 
 def plan(settings: Ance, data: TrainingData, encoder: BiEncoder) -> CostModel:
-    """What the experiment would do."""
+    """The work that the experiment would do."""
     one = settings.episode_of(len(data.train))
-    versions = settings.refreshes + 1 - (settings.mode == "async-fixed" and settings.refreshes > 0)  # 1 is 0 there
+    # In async-fixed, version 0 serves as version 1, which is not mined.
+    versions = settings.refreshes + 1 - (settings.mode == "async-fixed" and settings.refreshes > 0)
     work = work_of(
         settings,
         data,

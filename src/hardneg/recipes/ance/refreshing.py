@@ -1,4 +1,4 @@
-"""Refreshes of the negatives in an experiment: its versions and published models, and what is mined next."""
+"""Refreshes of the negatives in an experiment: its versions, its published models, and the next job of mining."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from hardneg.training.checkpoint import checkpoints
 
 EPISODE = 1  # all steps are of one stage; a refresh begins an episode for diagnostics only
 
-DONE = (-1, -1)  # in place of a job
+DONE = (-1, -1)  # stands for: there is no job any more
 
 
 def versions_of(experiment: Experiment) -> Versions:
@@ -63,7 +63,7 @@ def newest_export(experiment: Experiment) -> int:
 
 def is_trained(experiment: Experiment, steps: int) -> bool:
     """Whether the final model, which is trained for so many steps, is published."""
-    models = [experiment.layout.last_model, experiment.layout.model]  # the first where the best is kept
+    models = [experiment.layout.last_model, experiment.layout.model]  # the first, if the best is kept
     return any(is_published(model) and read_manifest(model).inputs.get("step") == str(steps) for model in models)
 
 

@@ -46,7 +46,7 @@ class Versions:
 
 
 def split_lines(path: Path) -> tuple[list[bytes], bytes]:
-    """Split the log of versions into its whole lines and what may be torn after them; no file has no lines."""
+    """Split the log of versions into complete lines and a torn last one, if any; no file counts as no lines."""
     *lines, torn = path.read_bytes().split(b"\n") if path.is_file() else [b""]
     return lines, torn
 
@@ -114,8 +114,9 @@ class VersionSelector:
     """Selects the version in force at a step. This is the only place where training waits for mining.
 
     ``sync``: version k is mined with the model of step k·m and takes effect at this step. ``async-fixed``: version
-    k is mined with the model of step (k - 1)·m and takes effect at step k·m, so that version 1 is version 0.
-    ``async``: the newest complete version takes effect.
+    k is mined with the model of step (k - 1)·m and takes effect at step k·m. Version 1 would have the model of
+    version 0, so it is not mined, and version 0 stays in force. ``async``: the newest complete version takes
+    effect.
 
     Parameters
     ----------
@@ -153,7 +154,7 @@ class VersionSelector:
         return version
 
     def first_step(self, step: int) -> int:
-        """The step at which the version in force at ``step`` took effect; once a version was selected.
+        """The step at which the version in force at ``step`` took effect; ask only after a version was selected.
 
         In ``async`` the log alone has this step, so a resumed run gets the same answer as the run before it.
         """
@@ -178,7 +179,7 @@ class VersionSelector:
         return version
 
     def _check_kept(self, version: int) -> None:
-        """Refuse to wait for a version that was deleted; then all later checkpoints must be gone, too."""
+        """Refuse to wait for a version that was deleted; training needs one only if checkpoints are gone, too."""
         newest = self.versions.newest()
         if newest is not None and version < newest and not self.versions.is_complete(version):
             what = "training begins before its checkpoints, with negatives that were deleted since"
@@ -207,9 +208,9 @@ def scheduled_version(mode: Mode, step: int, every: int) -> int:
 
 
 def longest_in_force(mode: Mode, every: int) -> int:
-    """The most steps that a version is in force; in ``async-fixed`` version 0 is version 1, too.
+    """The most steps that a version is in force; in ``async-fixed`` version 0 serves as version 1, too.
 
-    In ``async`` nothing bounds it but the time that mining takes.
+    In ``async`` a version may be in force longer, as long as mining the next one takes.
     """
     return 2 * every if mode == "async-fixed" else every
 

@@ -1,10 +1,10 @@
-"""AR2's refreshes beside training: a trainer and an inferencer, each a process or a group of them.
+"""AR2 with refreshes during training: a trainer and an inferencer, each a process or a group of processes.
 
 In mode async-fixed the trainer plays the game. After the turn of a model it publishes that model, if it is needed.
-The inferencer measures the retrievers and mines with them; when it has no retriever to do, it lets the rankers
-re-rank. It deletes a published model when nothing is left to be done with it. A refresh takes effect one iteration
-later than it does where both take turns. So it has the time of a whole iteration, and the trainer waits only for
-one that takes longer.
+The inferencer measures the published retrievers and mines with them. When no retriever is waiting, it re-ranks
+runs with the published rankers. It deletes a published model when all work with the model is done. A refresh takes
+effect one iteration later than in mode sync. So mining may take as long as an iteration, and the trainer waits
+only for a refresh that takes longer.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from hardneg.training.stage import RETRIEVER
 
 
 class Item(NamedTuple):
-    """A part of the inferencer's work: a state of the retriever, or what a ranker makes of its runs.
+    """A part of the inferencer's work: to measure a state and mine with it, or to re-rank its runs.
 
     Attributes
     ----------
-    state : the iteration after which the retriever is this state; 0: G⁰.
-    ranker : the iteration after which the ranker re-ranks its runs; 0: D⁰. None: the state itself is measured, and
-        mined with.
+    state : the iteration after which the retriever is in this state; 0: G⁰.
+    ranker : the runs are re-ranked by the ranker as it is after this iteration; 0: D⁰. None: the state is measured
+        and mined with.
     """
 
     state: int
@@ -60,17 +60,17 @@ class Item(NamedTuple):
 
     @property
     def by(self) -> str:
-        """The name of the ranker, behind that of the state."""
+        """The name of the ranker, which follows the name of the state."""
         if not self.ranker:
             return BY_FIRST
         return RANKER if self.ranker == self.state else f"{RANKER}-{self.ranker}"
 
 
-DONE = Item(-1)  # in place of one
+DONE = Item(-1)  # stands for: no item is left
 
 
 def items_of(settings: Ar2) -> list[Item]:
-    """All that the inferencer makes, in the order in which results have it."""
+    """All items that the inferencer makes, in the order in which the results list them."""
     items = [Item(0), Item(0, 0)]
     for number in range(1, settings.iterations):
         items += [Item(number), Item(number, number), Item(0, number)]
@@ -78,21 +78,21 @@ def items_of(settings: Ar2) -> list[Item]:
 
 
 class Shelf:
-    """What trainer and inferencer leave for each other, and for the results: models, states and re-ranked runs."""
+    """The models, states and re-ranked runs that trainer and inferencer publish for each other and for results."""
 
     def __init__(self, training: TrainingRun[Ar2]) -> None:
         self.training, self.settings, self.layout = training, training.settings, training.experiment.layout
         self.pipelines = Pipelines(training)
 
     def place(self, model: str, iteration: int) -> Path:
-        """Where a model stands after an iteration, for the inferencer."""
+        """The folder in which a model after an iteration is published for the inferencer."""
         step = self.settings.after(iteration)[model]
         if model == RANKER:
             return self.layout.exported_ranker(step)
         return self.layout.state(step).model if step in self.settings.kept_steps else self.layout.exported(step)
 
     def is_done(self, item: Item) -> bool:
-        """Whether a part of the inferencer's work is published, all of it."""
+        """Whether all artefacts of an item of the inferencer's work are published."""
         runs = runs_of(self.training, item.state)
         if item.ranker is not None:
             return self.pipelines.are_published(runs, item.by)
@@ -100,16 +100,19 @@ class Shelf:
         return is_published(candidates(self.training, item.state) if mined else sharpness_of(runs))
 
     def is_spent(self, model: str, iteration: int) -> bool:
-        """Whether nothing is left to be done with a model as it is after an iteration."""
+        """Whether all items that need a model after an iteration are done."""
         made = [Item(iteration)] if model == RETRIEVER else [Item(iteration, iteration), Item(0, iteration)]
         return all(map(self.is_done, made))
 
     def is_missing(self, model: str, iteration: int) -> bool:
-        """Whether a model is needed and not there; in this order, for it is deleted after all was made with it."""
+        """Whether a model is needed but not published.
+
+        The folder is checked first, because a model is deleted only after all items that need it are done.
+        """
         return not is_published(self.place(model, iteration)) and not self.is_spent(model, iteration)
 
     def to_publish(self) -> list[dict[str, int]]:
-        """The positions at which a model is to be published, and is not."""
+        """The positions at which a model still has to be published."""
         return [
             {model: self.settings.after(number)[model]}
             for number in range(1, self.settings.iterations)
@@ -128,7 +131,7 @@ class Shelf:
             save_encoder(game.encoder, self.place(model, iteration), inputs=inputs)
 
     def clear(self, model: str, iteration: int) -> None:
-        """Delete a model that was published for the inferencer alone, if nothing is left to be done with it."""
+        """Delete a model that was published for the inferencer alone, if all items that need it are done."""
         kept = model == RETRIEVER and self.settings.after(iteration)[model] in self.settings.kept_steps
         if iteration and not kept and self.is_spent(model, iteration):
             remove(self.place(model, iteration))
@@ -194,10 +197,10 @@ class Inferencer:
         self.judge = judge_of(training.settings, training.data, training.experiment.cache)
         self.shelf = Shelf(training)
         items = items_of(training.settings)
-        self.left = sorted(items, key=lambda item: item.ranker is not None)  # the trainer waits for states alone
+        self.left = sorted(items, key=lambda item: item.ranker is not None)  # the trainer waits only for states
 
     def next_item(self) -> Item | None:
-        """The first item that is not done and whose models are there; None if there is none yet."""
+        """The first item that is not done and whose models are there; None: not yet; ``DONE``: all are done."""
         self.left = [item for item in self.left if not self.shelf.is_done(item)]
         return next(filter(self.is_ready, self.left), None) if self.left else DONE
 
@@ -210,7 +213,7 @@ class Inferencer:
         return self.shelf.is_done(Item(item.state)) and (given or is_published(place))
 
     def make(self, item: Item) -> None:
-        """Make an item, together with all processes of the group; then delete what is spent."""
+        """Make an item, together with all processes of the group; then delete models that are no longer needed."""
         if item.ranker is None:
             self.measure(item.state)
             by_leader(self.shelf.clear, RETRIEVER, item.state)
@@ -221,9 +224,9 @@ class Inferencer:
         by_leader(self.shelf.clear, RANKER, item.ranker)
 
     def measure(self, number: int) -> None:
-        """Search a state and publish what is measured of it; mine with it, if steps draw from that."""
+        """Search with a state and publish its measurements; mine with it, if steps draw from that refresh."""
         state = state_behind(self.training, self.retriever(number), number)
-        search_state(state, self.judge, depth=self.settings.depth)  # now: the embeddings go
+        search_state(state, self.judge, depth=self.settings.depth)  # before the embeddings are deleted
         self.shelf.pipelines.keep_sharpness(state)
         if number <= self.settings.refreshes:
             refresh(self.training, state, number)
@@ -246,7 +249,7 @@ class Inferencer:
         )
 
     def tidy(self) -> None:
-        """Delete what an inferencer that was killed had no more time to delete."""
+        """Delete the models and embeddings that an inferencer left because it was killed."""
         for number in range(1, self.settings.iterations):
             self.shelf.clear(RANKER, number)
         measured = [number for number in range(self.settings.iterations) if self.shelf.is_done(Item(number))]
@@ -265,7 +268,7 @@ def states_beside(
 
     Raises
     ------
-    PeerError : a role failed, or both ended without their work.
+    PeerError : a role failed, or both ended before their work was done.
     """
     shelf, items = Shelf(training), items_of(training.settings)
     place = shelf.layout.first_ranker if ranker.is_new else None
@@ -287,7 +290,7 @@ def states_beside(
 
 
 def watch(working: Supervisor, done: int, is_there: Callable[[], bool]) -> None:
-    """Watch over both processes for a moment; raises if they ended and something is still not there."""
+    """Watch over both processes for a moment; raises if they ended and ``is_there`` is still false."""
     if working(done, both=True):
         time.sleep(POLL_SECONDS)
     elif not is_there():

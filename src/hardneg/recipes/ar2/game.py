@@ -59,12 +59,12 @@ def first_ranker(training: TrainingRun[Ar2], start: StartingRanker) -> CrossEnco
 class Drawn:
     """The batches of a model: queries with a positive and negatives drawn anew from the candidates in force.
 
-    The two models draw apart from each other: they see other queries, and other candidates of a query. So does D⁰,
-    or the ranker's first turn would repeat D⁰'s batches.
+    The two models draw independently of each other: they see different queries, and different candidates of a
+    query. D⁰ draws independently as well, because otherwise the ranker's first turn would repeat D⁰'s batches.
 
     Parameters
     ----------
-    model : who learns from them: the retriever, the ranker, or ``first-ranker`` (D⁰).
+    model : the model that learns from the batches: the retriever, the ranker, or ``first-ranker`` (D⁰).
     version_at : step -> the refresh whose candidates are in force.
     """
 
@@ -132,7 +132,7 @@ def ranker_trainee(
 
 
 def retriever_trainee(training: TrainingRun[Ar2], encoder: BiEncoder, ranker: CrossEncoder) -> Trainee:
-    """The retriever as the stage trains it, against the ranker as that is at each step."""
+    """The retriever as the stage trains it, against the ranker as the ranker is at each step."""
     settings, layout = training.settings, training.experiment.layout
     batches = Drawn(training, RETRIEVER, settings.queries_per_step, partial(settings.version_of, RETRIEVER))
     loss = partial(
@@ -202,7 +202,7 @@ class Game:
         )
 
     def advance(self, model: str, iteration: int) -> None:
-        """The turn of a model in an iteration (from 1), or what is left of it."""
+        """Make the turn of a model in an iteration (from 1), or the steps that are left of it."""
         stages.begin(kind_of(model))
         self.stage.advance(model, self.settings.after(iteration)[model])
 

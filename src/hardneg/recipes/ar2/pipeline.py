@@ -1,4 +1,4 @@
-"""The ranker behind the retriever, measured: its order of the first hits of a state's runs (AR2, Tables 3, 7)."""
+"""Pipelines, which are measured: a ranker re-ranks the first hits of a retriever's runs (AR2, Tables 3, 7)."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from hardneg.storage.artifacts import digest_json, is_published
 
 
 class PipelineState:
-    """A state of the retriever as a ranker re-ranks it: its runs are that state's in the order of the ranker.
+    """A state of the retriever as a ranker re-ranks it: its runs are those of the state in the ranker's order.
 
     Parameters
     ----------
     base : the state of the retriever.
-    first : split -> its run of the state, as deep as it is measured.
-    by : the ranker's name for people, behind that of the state (``final/ranker``).
-    reranker : None: the runs are published already.
-    ranker : where the ranker's weights stand, if they are kept.
+    first : split -> the run of the state, as deep as the state is measured.
+    by : the ranker's name for people, which follows the name of the state (``final/ranker``).
+    reranker : re-ranks the runs; None: the re-ranked runs are published already.
+    ranker : the folder of the ranker's weights, if they are kept.
     """
 
     kind: Kind = "reranked"
@@ -61,7 +61,7 @@ class PipelineState:
 
     @property
     def name(self) -> str:
-        """The name of the retriever's state and the ranker's; the first may be renamed after it was made."""
+        """The names of the retriever's state and of the ranker; the state may be renamed later."""
         return f"{self.base.name}/{self.by}"
 
     def search(self, name: str, query_rows: Int32, k: int, *, as_trained: bool = False) -> Run:
@@ -78,7 +78,7 @@ class PipelineState:
 
 
 class Pipelines:
-    """The pipelines of an experiment: what rankers make of the retriever's runs of dev and test."""
+    """The pipelines of an experiment: the retriever's runs of dev and test, re-ranked by rankers."""
 
     def __init__(self, training: TrainingRun[Ar2]) -> None:
         self.training, self.splits = training, training.data.judged
@@ -86,19 +86,19 @@ class Pipelines:
         self.k = training.settings.rerank_depth
 
     def are_published(self, runs: Path, by: str) -> bool:
-        """Whether the pipeline of the state with these runs stands there; so too where none is asked for."""
+        """Whether the pipeline of the state with these runs is published; also true if nothing is re-ranked."""
         folder = reranked_runs(runs, by)
         return not self.k or all(is_published(run_of(folder, name)) for name in self.splits)
 
     def of(
         self, base: State, by: str, ranker: Callable[[], CrossEncoder], place: Path | None = None
     ) -> Iterator[PipelineState]:
-        """The pipeline of a state, if any is asked for; its runs are published before it is given.
+        """Yield the pipeline of a state, unless nothing is re-ranked; its runs are published before that.
 
         Parameters
         ----------
-        ranker : gives the ranker if the runs are not there.
-        place : where the ranker's weights are kept.
+        ranker : makes or loads the ranker; called only if the runs are not published.
+        place : the folder in which the ranker's weights are kept; None: they are not.
         """
         if not self.k or not self.splits:
             return
@@ -111,9 +111,9 @@ class Pipelines:
         yield state
 
     def first_run(self, base: State, name: str) -> Run:
-        """The run of a split that a ranker re-ranks: the one that judges the state.
+        """The run of a split that a ranker re-ranks: the run by which the state is measured.
 
-        It is published: the model may be another by now.
+        The published run is read, because training may have changed the model since.
         """
         return search_judged(base, {name: self.splits[name]}, self.judge)[name]
 

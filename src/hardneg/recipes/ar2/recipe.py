@@ -1,9 +1,9 @@
-"""AR2: a retriever that looks for what the ranker takes for the positive, and this ranker (Zhang et al., 2022).
+"""AR2: a retriever and a ranker that train each other as adversaries (Zhang et al., 2022).
 
-The retriever G⁰ gives every query its candidates; the ranker D⁰ is warmed up on them, or given. Then both train in
-turns: the ranker to tell the positive from candidates, the retriever to rank high what the ranker is taken in by
-(:mod:`hardneg.adversarial`). After each turn of the retriever the candidates are mined anew. Each model has one
-schedule and one optimiser over all iterations.
+The retriever G⁰ gives every query its candidates; the ranker D⁰ is warmed up on them, or given. Then the models
+train in turns. The ranker learns to tell the positive from candidates. The retriever learns to rank passages high
+that the ranker takes for the positive (:mod:`hardneg.adversarial`). After each turn of the retriever the
+candidates are mined anew. Each model has one schedule and one optimiser over all iterations.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from hardneg.training.stage import RETRIEVER
 
 log = logging.getLogger(__name__)
 
-EXPORTS = 2  # of either model, that wait for the inferencer where refreshes are made beside training
+EXPORTS = 2  # published states of each model that wait for the inferencer in mode async-fixed
 
 
 def check(settings: Ar2, data: TrainingData, encoder: BiEncoder) -> None:
-    """Refuse more negatives than there are passages, and warn of what is easily missed."""
+    """Refuse more negatives than there are passages, and warn of effects that are easily missed."""
     passages = data.collection.n_passages
     if settings.negatives_per_query >= passages:
         what = f"negatives_per_query = {settings.negatives_per_query} of {passages} passages, one of them positive"
@@ -60,13 +60,14 @@ def ar2(
 ) -> Iterator[Any]:
     """Train both models (AR2, Algorithm 1, in either order); afterwards they stand in ``model/`` and ``ranker/``.
 
-    Everything that is published already is reused. Yields the state of the retriever after every iteration, with
-    what the ranker of the same iteration makes of its runs and of those of G⁰, and the final one.
+    Everything that is published already is reused. Yields the state of the retriever after every iteration. Each
+    is followed by two pipelines: the ranker of the same iteration re-ranks its runs, and those of G⁰. The final
+    state comes last.
 
     Parameters
     ----------
-    ranker : D⁰; one with a new head is warmed up first, on the first candidates.
-    working : where refreshes are made beside training, the supervisor of the two processes, which run
+    ranker : D⁰; a ranker with a new head is warmed up first, on the first candidates.
+    working : in mode async-fixed, the supervisor of the two processes, which run
         :func:`~hardneg.recipes.ar2.beside.be_trainer` and :func:`~hardneg.recipes.ar2.beside.infer`.
     """
     layout, device = training.experiment.layout, ranker.model.device
@@ -129,7 +130,7 @@ class Iterations:
         self.stage = self.game.stage
 
     def play(self, number: int) -> Iterator[Any]:
-        """An iteration (from 1) and the refresh that the next one draws from; not the last iteration."""
+        """Play an iteration (from 1) other than the last, with the refresh that the next one draws from."""
         if self.settings.order == "ranker-first":
             self.game.advance(RANKER, number)
             self.game.advance(RETRIEVER, number)
@@ -142,7 +143,7 @@ class Iterations:
         yield from self.pipelines.of(self.first, f"{RANKER}-{number}", lambda: self._now(number))
 
     def finish(self) -> None:
-        """The last iteration; it has a refresh only where the ranker comes second."""
+        """Play the last iteration, which has a refresh only if the ranker has the second turn."""
         number = self.settings.iterations
         if self.settings.order == "ranker-first":
             self.game.advance(RANKER, number)
@@ -153,14 +154,17 @@ class Iterations:
         self.game.advance(RANKER, number)
 
     def _now(self, iteration: int) -> CrossEncoder:
-        """The ranker, which must be as it is after so many iterations."""
+        """The ranker after so many iterations; no later turn may have begun."""
         assert self.stage.at(**self.settings.after(iteration))
         return self.game.learner
 
     def _refresh(self, version: int) -> Generator[State, None, State]:
-        """The state that mines the candidates of a refresh, which it publishes; or what is left of that state."""
+        """Yield the state that mines a refresh, and publish its candidates unless they are published.
+
+        If they are, only the archived state is yielded.
+        """
         if by_leader(is_published, candidates(self.training, version)):
-            if self.stage.at(**self.settings.at_refresh(version)):  # a kill may have come between that and this
+            if self.stage.at(**self.settings.at_refresh(version)):  # a run may have been killed in between
                 state_behind(self.training, self.game.encoder, version).discard()
             old = archived_state(self.training, version)
             yield old
@@ -187,11 +191,11 @@ class Iterations:
 
 
 def plan(settings: Ar2, data: TrainingData, encoder: BiEncoder, ranker: StartingRanker | None = None) -> CostModel:
-    """What the experiment would do, of both models.
+    """The work that the experiment would do with both models.
 
     Parameters
     ----------
-    ranker : what the ranker begins as; None: a new one.
+    ranker : the ranker to begin with; None: a new one.
     """
     is_new = ranker is None or ranker.is_new
     first = [settings.first_episode_of(len(data.train))] if is_new else []

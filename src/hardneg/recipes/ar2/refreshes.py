@@ -19,18 +19,18 @@ from hardneg.training.stage import RETRIEVER
 
 
 def runs_of(training: TrainingRun[Ar2], version: int) -> Path:
-    """Where the runs of the state behind a refresh are kept."""
+    """The folder of the runs of the state that mines a refresh."""
     episode = training.experiment.layout.episode(EPISODE)
     return episode.version_runs(version) if version else episode.runs
 
 
 def candidates(training: TrainingRun[Ar2], version: int) -> Path:
-    """Where the candidates of a refresh stand."""
+    """The folder of the candidates of a refresh."""
     return training.experiment.layout.episode(EPISODE).version(version)
 
 
 def refresh(training: TrainingRun[Ar2], state: Snapshot, version: int) -> None:
-    """Publish the top ``depth`` of a state without D+ as the candidates of a refresh, unless they stand there."""
+    """Publish the top ``depth`` of a state without D+ as the candidates of a refresh, unless that is done."""
     settings, data = training.settings, training.data
 
     def mine(contains: Contains | None) -> NegativePool:
@@ -40,7 +40,7 @@ def refresh(training: TrainingRun[Ar2], state: Snapshot, version: int) -> None:
     path = candidates(training, version)
     if by_leader(is_published, path):
         return
-    _ = state.passages, state.training_queries  # all encode together what one mines with
+    _ = state.passages, state.training_queries  # all processes encode, then one mines
     training.pool(EPISODE, training.inputs | {"miner": state.digest}, mine, path=path, version=version)
 
 
@@ -53,7 +53,7 @@ def state_behind(training: TrainingRun[Ar2], encoder: BiEncoder, version: int) -
 
 
 def archived_state(training: TrainingRun[Ar2], version: int) -> ArchivedState:
-    """What is left of the state after an iteration: its runs, and its weights where they are kept."""
+    """The archived state after an iteration: its runs, and its weights if they are kept."""
     asked, facts = training.settings.examine, facts_of(training, version)
     return ArchivedState(state_name(version), runs_of(training, version), asked=asked, **facts)
 
@@ -64,7 +64,7 @@ def state_name(version: int) -> str:
 
 
 def facts_of(training: TrainingRun[Ar2], version: int) -> dict[str, Any]:
-    """What a state after an iteration is: its step, what it was trained on last, and where its weights stand."""
+    """The facts of the state after an iteration: its step, its last candidates, and the folder of its weights."""
     settings, step = training.settings, version * training.settings.retriever_steps
     if not version:
         return {"step": step, "kind": "untrained"}

@@ -20,7 +20,7 @@ RANKER = "ranker"  # the name of the second model in metrics, checkpoints and ti
 BY_FIRST = "first-ranker"  # the name of D⁰, where it re-ranks
 
 FIRST_RANKER = 0  # the episode in which D⁰ is trained
-EPISODE = 1  # that of all iterations
+EPISODE = 1  # the episode of all iterations
 
 
 class Ar2(MiningSettings):
@@ -28,7 +28,7 @@ class Ar2(MiningSettings):
 
     # the game
     iterations: int = Field(10, ge=1)
-    order: Literal["ranker-first", "retriever-first"] = "ranker-first"  # the code's; the second: Algorithm 1
+    order: Literal["ranker-first", "retriever-first"] = "ranker-first"  # the code's; the other is Algorithm 1's
     mode: Literal["sync", "async-fixed"] = "sync"  # async-fixed: training goes on during a refresh
     game: Game = "ar2"  # irgan: the minimax game of Eq. 3, for comparison (Table 5)
     weighting: Weighting = "p_theta"  # of Eq. 10; reference: as the published code has it
@@ -40,14 +40,14 @@ class Ar2(MiningSettings):
 
     rerank_depth: int = Field(100, ge=0)  # hits of dev and test that the ranker is measured by; 0: it is not
 
-    # How often the retriever goes through the training queries, in all iterations: its steps follow, within
-    # min_steps and max_steps, and the ranker's in the ratio of both. None: they are taken as they are given.
+    # How often the retriever goes through the training queries, in all iterations. retriever_steps follows from
+    # it, within min_steps and max_steps, and ranker_steps keeps its ratio to that. None: both are taken as given.
     epochs: float | None = Field(None, gt=0)
 
-    # the retriever's steps; rate and queries of a step are those of every recipe
+    # the retriever's steps; its learning rate and queries of a step are settings of every recipe
     retriever_steps: int = Field(1500, ge=1)  # of an iteration
 
-    # the ranker's
+    # the ranker's steps
     ranker_steps: int = Field(500, ge=1)  # of an iteration
     ranker_learning_rate: float = Field(1e-6, gt=0)
     ranker_queries_per_step: int = Field(64, ge=1)
@@ -56,13 +56,13 @@ class Ar2(MiningSettings):
     ranker_query_length: int | None = Field(None, ge=3, le=8192)  # of its query
 
     # D⁰, where no ranker is given: a new head on the retriever's model, warmed up on the first candidates
-    first_ranker_epochs: float | None = Field(None, gt=0)  # its steps follow, within the same bounds
+    first_ranker_epochs: float | None = Field(None, gt=0)  # first_ranker_steps follows, within the same bounds
     first_ranker_steps: int = Field(2000, ge=1)
     first_ranker_learning_rate: float = Field(1e-5, gt=0)
     first_ranker_queries_per_step: int = Field(64, ge=1)
 
     def check(self) -> None:
-        """Refuse, besides, lists that are too short, measurements within a turn, and settings without effect."""
+        """Refuse also lists that are too short, measurements within a turn, and settings without effect."""
         super().check()
         if self.depth < self.negatives_per_query:
             what = f"negatives_per_query = {self.negatives_per_query} of only depth = {self.depth} candidates"
@@ -87,7 +87,7 @@ class Ar2(MiningSettings):
 
     @property
     def doubts(self) -> list[str]:
-        """What these settings do that is easily missed, a line each."""
+        """The effects of these settings that are easily missed, a line for each."""
         found = []
         if self.balance == 1 and (self.weighting == "p_theta" or self.game == "irgan"):
             loss = "IRGAN's loss" if self.game == "irgan" else "weighting = p_theta"
@@ -105,23 +105,23 @@ class Ar2(MiningSettings):
         return found
 
     def result_values(self) -> dict[str, Any]:
-        """The settings that decide the result; as before there was a mode, where training stops for a refresh."""
+        """The settings that decide the result; without ``mode = sync``, as when there was no such setting yet."""
         values = super().result_values()
         return {name: value for name, value in values.items() if (name, value) != ("mode", "sync")}
 
     @property
     def roles(self) -> Sequence[str]:
-        """Trainer and inferencer, unless both are this process."""
+        """Trainer and inferencer; empty if one process does the work of both."""
         return () if self.mode == "sync" else (TRAINER, INFERENCER)
 
     @property
     def lag(self) -> int:
-        """Iterations by which a refresh takes effect later than it does where training stops for it."""
+        """The iterations by which a refresh takes effect later than in mode sync."""
         return int(self.mode == "async-fixed")
 
     @property
     def ranker_overrides(self) -> Mapping[str, Any]:
-        """What is to differ from what the ranker brings."""
+        """The settings that replace the ranker's own."""
         values = {"max_length": self.ranker_max_length, "query_length": self.ranker_query_length}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -151,9 +151,9 @@ class Ar2(MiningSettings):
 
     @property
     def refreshes(self) -> int:
-        """Refreshes after the first candidates, as far as a step draws from them.
+        """The number of refreshes after the first candidates from which a step draws.
 
-        The last iteration has one only where its ranker comes second, and where training stops for it.
+        The last iteration has such a refresh only if the ranker has the second turn and the mode is sync.
         """
         return max(self.iterations - (self.order == "ranker-first") - self.lag, 0)
 
@@ -163,10 +163,9 @@ class Ar2(MiningSettings):
         return (RANKER, RETRIEVER) if self.order == "ranker-first" else (RETRIEVER, RANKER)
 
     def version_of(self, model: str, step: int) -> int:
-        """The candidates that a step (from 0) of a model draws from: refresh k is made by the retriever G^k.
+        """The refresh from whose candidates a step (from 0) of a model draws; the retriever G^k makes refresh k.
 
-        Where refreshes are made beside training, each takes effect an iteration later: until then it has the time
-        of a whole one.
+        In mode async-fixed each refresh takes effect an iteration later, so that making it may take an iteration.
         """
         if model == RANKER:
             number = step // self.ranker_steps + (self.order == "retriever-first")
@@ -185,7 +184,7 @@ class Ar2(MiningSettings):
 
     @property
     def kept_steps(self) -> list[int]:
-        """The steps of the retriever after which its weights are kept: the best iteration may be any."""
+        """The steps of the retriever after which its weights are kept, because any iteration may be the best."""
         steps = range(self.retriever_steps, self.steps, self.retriever_steps)
         return [*steps] if self.keep == "best" else []
 
@@ -213,5 +212,5 @@ class Ar2(MiningSettings):
 
     @property
     def pipelines(self) -> int:
-        """How often dev and test are re-ranked: twice an iteration, and for what D⁰ makes of G⁰ and G."""
+        """How often dev and test are re-ranked: twice an iteration, and by D⁰ for G⁰ and for the last G."""
         return 2 * self.iterations + 2

@@ -1,1 +1,1 @@
-"""Processes that work on one experiment beside each other: what each is told, and who watches them."""
+"""Roles: processes that work on one experiment at the same time, with their jobs and their supervision."""

@@ -1,4 +1,4 @@
-"""What a role of an experiment is told, and how: one process a role, or a group of them.
+"""The job of a role of an experiment, and how the role gets it; a role is one process or a group of processes.
 
 A role reads its job from one line of JSON on its standard input, which then stays open. If the input ends, the
 process that started the role is gone; then the role stops at the next place where nothing is lost. If the job is
@@ -23,9 +23,9 @@ from hardneg.process.memory import limit_of
 from hardneg.process.threads import visible_devices
 from hardneg.process.torchrun import end_as, run_group
 
-ORPHAN_SECONDS = 6.0  # to stop where nothing is lost when whoever started the role is gone; then it ends
+ORPHAN_SECONDS = 6.0  # a role without its supervisor has so long to stop where nothing is lost; then it is ended
 PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
-JOB = "HARDNEG_JOB"  # environment of the processes of a group
+JOB = "HARDNEG_JOB"  # the environment variable that holds the job for the processes of a group
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Job:
     split_seed: int  # of the queries that are held out
     inputs: Mapping[str, str]
     cache: str | None
-    supervised: bool  # somebody restarts the other roles: wait for them however long it takes
+    supervised: bool  # a supervisor restarts the other roles, so this one waits for them without limit
     threads: int | None = None  # of each process
     max_ram: str | None = None
     max_vram: str | None = None
@@ -51,7 +51,7 @@ class Job:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What its processes find in the environment, besides all that this one does."""
+        """The variables that the environment of the role's processes has besides those of this process."""
         seen = {} if self.devices is None else {"CUDA_VISIBLE_DEVICES": self.devices}
         return seen | ({"OMP_NUM_THREADS": str(self.threads)} if self.processes > 1 else {})
 
@@ -61,8 +61,9 @@ def jobs_of(job: Job, roles: Sequence[str], groups: Mapping[str, int]) -> list[J
 
     Parameters
     ----------
-    groups : the number of processes of a role; 1 where none is said. If there are devices enough, each process
-        gets one of its own, the first role's the first ones; without a group two roles may share one.
+    groups : role -> number of its processes; 1 for a role that is not named. If there are enough devices, each
+        process gets a device of its own, in the order of the roles. Otherwise all processes see all devices and
+        may share one.
     """
     import torch
 
@@ -86,7 +87,7 @@ def jobs_of(job: Job, roles: Sequence[str], groups: Mapping[str, int]) -> list[J
 
 
 def parts_of(names: Sequence[str], counts: Sequence[int]) -> Iterator[Sequence[str]]:
-    """So many of the names for each in turn."""
+    """Yield consecutive parts of the names, one with so many names for each of the counts."""
     begin = 0
     for count in counts:
         yield names[begin : begin + count]
@@ -97,17 +98,17 @@ def parts_of(names: Sequence[str], counts: Sequence[int]) -> Iterator[Sequence[s
 
 
 def read_job(stream: IO[str]) -> Job:
-    """Read the job, and stop when whoever gave it is gone.
+    """Read the job, and see to it that this process stops when the process that gave the job is gone.
 
     Parameters
     ----------
-    stream : the standard input: its end asks the process to stop. A process of a group has the job from the one
-        that leads it, and dies with that.
+    stream : the standard input, whose end asks the process to stop. A process of a group does not read it: it has
+        the job from the process that leads the group, and dies with that process.
     """
     given = os.environ.pop(JOB, None)
     told = json.loads(stream.readline() if given is None else given)
     die_with_parent()
-    if os.getppid() != told.pop("parent"):  # it died before the system could be told
+    if os.getppid() != told.pop("parent"):  # the parent died before the line above
         raise PeerError("ORPHANED", "the supervisor is gone", "run the same command again")
     if given is None:
         threading.Thread(target=_stop_at_end, args=(stream,), daemon=True).start()
@@ -115,15 +116,18 @@ def read_job(stream: IO[str]) -> Job:
 
 
 def lead(job: Job) -> int:
-    """Start the group of a role and wait for its end; this process ends as the first of them did that failed."""
+    """Start the group of a role and wait for its end; this process ends like the first process that failed."""
     one = dataclasses.replace(job, processes=1)
     os.environ[JOB] = json.dumps(dataclasses.asdict(one) | {"parent": os.getpid()})
     return end_as(run_group(["role"], job.processes))
 
 
 def die_with_parent() -> None:
-    """Let the system kill this process when its parent dies, even if it is stopped; what is published is whole."""
-    with contextlib.suppress(OSError, AttributeError):  # only Linux does; elsewhere the stream's end must do
+    """Let the system kill this process when its parent dies, even if this process is stopped.
+
+    A kill is safe, because artefacts are published whole.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # only Linux can; elsewhere the end of the stream must do
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

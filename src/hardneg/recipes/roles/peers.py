@@ -1,4 +1,4 @@
-"""What the roles of an experiment know of each other: signs of life, waiting, and models that one publishes."""
+"""Communication between the roles of an experiment: signs of life, waiting, and models that are published."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BEAT_SECONDS = 0.5
 
 
 class Supervisor(Protocol):
-    """Watches over the roles of an experiment, and says whether they still work; raises if one failed."""
+    """A supervisor of the roles of an experiment: it says whether they still work, and raises if one failed."""
 
     def __call__(self, done: int, *, both: bool = False) -> bool:
         """See :class:`~hardneg.recipes.roles.supervision.Team`."""
@@ -44,7 +44,7 @@ class Supervisor(Protocol):
 
 
 class RoleHeartbeat(Heartbeat):
-    """The heartbeat of a role; observers measure its silence by their own clock."""
+    """The heartbeat of a role; observers measure by their own clock how long it is silent."""
 
     def __init__(self, path: Path, name: str) -> None:
         super().__init__(path)

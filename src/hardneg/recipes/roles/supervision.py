@@ -1,4 +1,4 @@
-"""Who starts, watches and stops the processes of an experiment: killed and hung ones are started again."""
+"""A supervisor that starts, watches and stops the roles of an experiment, and restarts killed and hung ones."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ from hardneg.recipes.settings import TrainingSettings
 
 log = logging.getLogger(__name__)
 
-BEGIN_SECONDS = 120.0  # to load everything, before the first sign of life
-STOP_SECONDS = 30.0  # for a role to stop at a signal; then it is killed
-# Stopped, or somebody has the role: an orphan of an earlier supervisor, which is about to end.
+BEGIN_SECONDS = 120.0  # a role's time to load everything before its first sign of life
+STOP_SECONDS = 30.0  # a role's time to stop at a signal; then it is killed
+# Statuses of a role that is started again: it was stopped, or an orphan of an earlier supervisor, which is about
+# to end, still has the role.
 PASSING = (Interrupted.status, BusyError.status)
-REST = ("STOPPED:", "PEER_LOST:")  # what the others of a group say when one of them has failed
+REST = ("STOPPED:", "PEER_LOST:")  # beginnings of the lines of a group's other processes when one has failed
 RETRIES = 5  # restarts in a row without a new version
 BACKOFF = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 class Worker:
-    """A role in a process of its own, restarted when it is killed or hangs; of a group, the one that leads it.
+    """The process of a role, or the one that leads the role's group; it is restarted when it is killed or hangs.
 
     Parameters
     ----------
@@ -71,25 +72,25 @@ class Worker:
         self.begun, self.former = False, process_of(self.last)
 
     def _forward(self, stream: IO[str]) -> None:
-        """Show what the role says, with its name before it."""
+        """Show each line that the role writes, with the role's name before it."""
         with stream:
             for line in stream:
                 self.tail.append(line.rstrip("\n"))
                 note(f"{self.job.role}: {line.rstrip()}")
 
     def is_busy(self) -> bool:
-        """Whether it still works; restarts it if it was killed or hangs.
+        """Whether the role still works; restarts it if it was killed or hangs.
 
         Raises
         ------
-        PeerError : it ended with a fault, or too often; its status is the role's.
+        PeerError : the role ended with a fault, or was restarted too often; the error has the role's exit status.
         """
         if (status := self.process.poll()) is None:
             self._watch_beat()
             return True
         if status == 0:
             return False
-        if status > 0 and status not in PASSING:  # a fault of its own, told already
+        if status > 0 and status not in PASSING:  # the role's own fault, which it has reported
             what = f"the {self.job.role} ended with exit status {status} ({self._fault():.200})"
             raise RoleFailed(what, status)
         if self.failures >= RETRIES:
@@ -103,7 +104,7 @@ class Worker:
         return True
 
     def _fault(self) -> str:
-        """The line of its fault: the last one, but for those of the rest of a group."""
+        """The last line of the role that no process wrote only because another one of its group failed."""
         said = [line for line in self.tail if not line.startswith(REST)] or self.tail
         return said[-1] if said else ""
 
@@ -128,7 +129,7 @@ class Worker:
         self.failures = 0
 
     def stop(self) -> None:
-        """Ask it to stop, and see to it that it does."""
+        """Ask the role to stop, and kill it if it does not stop in ``STOP_SECONDS``."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
@@ -171,8 +172,9 @@ class Team:
 
         Parameters
         ----------
-        done : how much is complete, so that progress is known.
-        both : whether the inferencer has work besides that the trainer does not wait for; then it counts, too.
+        done : a count of what is complete; when it changes, earlier failures of the roles are forgiven.
+        both : whether the inferencer also has work that the trainer does not wait for. Then training goes on until
+            both have ended.
         """
         stop_flag.check()
         if done != getattr(self, "seen", None):

@@ -1,4 +1,4 @@
-"""The trainer and the inferencer, two processes or groups of them that work on one experiment: how they do it."""
+"""The work of a process that takes the role of trainer or inferencer in an experiment."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from hardneg.storage.artifacts import lease
 
 
 def take_role(recipe: Recipe, job: Job) -> None:
-    """Be the trainer or the inferencer of an experiment until there is nothing left to do.
+    """Be the trainer or the inferencer of an experiment until all work of this role is done.
 
-    In a group of processes all of them are: rank 0 holds the role, and gives signs of life.
+    In a group, all processes take the role; rank 0 holds its lock and gives signs of life.
 
     Raises
     ------
@@ -74,14 +74,14 @@ def take_role(recipe: Recipe, job: Job) -> None:
 
 
 def given_of(recipe: Recipe, settings: TrainingSettings, source: ModelSource) -> dict[str, Any]:
-    """What a role begins with besides: where the recipe trains a ranker, that."""
+    """The further arguments of a role's function: the ranker to begin with, if the recipe trains one."""
     if not recipe.facts.takes_ranker:
         return {}
     return {"ranker": starting_ranker(source, settings.ranker_overrides, seed=settings.seed)}
 
 
 def source_of(job: Job) -> ModelSource:
-    """The models of a job, on this process's own device where there are several of its group."""
+    """The models of a job, on this process's own device if its group has several devices."""
     device = pick_device() if job.source["device"] == "cuda" else job.source["device"]
     return ModelSource(**dict(job.source) | {"allow_code": tuple(job.source["allow_code"]), "device": device})
 
