@@ -399,7 +399,10 @@ def test_interrupted_in_a_refresh_it_ends_in_the_same_bytes(request, run, tmp_pa
     ("values", "said"),
     [
         ({"negatives_per_query": 0}, "negatives_per_query = 0"),
-        ({"negatives_per_query": 15, "depth": 14}, "negatives_per_query = 15 of only depth = 14 candidates"),
+        (
+            {"negatives_per_query": 15, "depth": 14},
+            "negatives_per_query = 15 is more than depth = 14",
+        ),
         ({"measure_every": 3}, "ar2 measures after every iteration"),
         ({"game": "irgan", "weighting": "reference"}, "weighting = reference with game = irgan"),
         (

@@ -353,5 +353,5 @@ def test_dev_is_judged_on_drawn_queries_and_compared_on_the_smallest_draw(train,
 def test_dev_passages_are_refused_where_they_would_be_ignored(train):
     with pytest.raises(Faults, match="dev_passages = 5, and adore encodes"):
         train("adore", dev_passages=5)
-    with pytest.raises(SettingsError, match="dev_passages = 5 with chunks = 2"):
+    with pytest.raises(SettingsError, match="dev_passages = 5 with documents of several chunks"):
         train("warmup", dev_passages=5, chunks=2)

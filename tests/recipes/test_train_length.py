@@ -126,7 +126,7 @@ def test_a_plan_counts_the_tokens_of_cut_passages_in_steps_alone(world):
 def test_what_reads_no_passages_or_parts_of_them_refuses_it(world, tmp_path):
     with pytest.raises(Faults, match="train_passage_length = 5, and no step of adore reads a passage"):
         hn.settings_of("adore", cut=10, train_passage_length=CUT)
-    with pytest.raises(Faults, match="train_passage_length = 5, and a ranker has none"):
+    with pytest.raises(Faults, match="train_passage_length = 5: a ranker has no such setting"):
         hn.settings_of("ranker", train_passage_length=CUT)
-    with pytest.raises(SettingsError, match="train_passage_length = 5 with chunks = 2"):
+    with pytest.raises(SettingsError, match="train_passage_length = 5 with documents of several chunks"):
         train(world, tmp_path / "exp", "warmup", train_passage_length=CUT, chunks=2)

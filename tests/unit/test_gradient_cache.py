@@ -227,7 +227,7 @@ def test_in_batch_negatives_run_over_the_whole_step_as_micro_batches_do_not(worl
         (AnceTele(gradient_cache=True, micro_queries=2), "gradient_cache = true with micro_queries = 2"),
         (
             Adore(gradient_cache=True, cut=10),
-            "gradient_cache = true, and no query of adore meets another's passages",
+            "gradient_cache = true: adore has no in-batch negatives to cache for",
         ),
     ],
 )

@@ -174,8 +174,8 @@ def test_a_source_that_falls_short_is_not_filled_from_another(caplog):
     with caplog.at_level("INFO"):
         pool = teleport(query, near, None, **HALF)
     assert [parts(pool, i) for i in (0, 1)] == [{"query": 3, "lookahead": 30}, {"query": 30, "lookahead": 1}]
-    assert "query: 1 queries fall short, by 27 negatives" in caplog.messages
-    assert "lookahead: 1 queries fall short, by 29 negatives" in caplog.messages
+    assert "query: 1 queries got too few negatives; 27 are missing" in caplog.messages
+    assert "lookahead: 1 queries got too few negatives; 29 are missing" in caplog.messages
     assert "realised mix: query 16.5, lookahead 15.5, momentum 0.0" in caplog.messages
 
 

@@ -167,7 +167,7 @@ def test_shortfalls_are_logged(caplog):
         sampled(run, positives, count=3)
         assert caplog.messages == []
         sampled(run, positives, count=5)
-    assert caplog.messages == ["query: 4 queries fall short, by 8 negatives"]
+    assert caplog.messages == ["query: 4 queries got too few negatives; 8 are missing"]
 
 
 def test_no_queries():

@@ -129,7 +129,7 @@ class Keywords(Options, total=False):
     """`qrels`: judged passages are positives. `answers`: also, no passage that contains an answer is a negative.
     """
     use_positive_ctxs: bool
-    """With `labels = answers`: whether judgements are used besides."""
+    """With `labels = answers`: whether judged positives are used, too."""
     require_gold: bool
     """With `labels = answers`: leave out questions without a judged positive."""
     answer_mode: Literal["string", "regex"]
@@ -174,15 +174,15 @@ class AnceTeleKeywords(Keywords, total=False):
     relative_margin: float | None
     """A mined passage is a negative only if its score is at least this share below the positive's."""
     top: int | None
-    """Of what the bounds leave, only so many with the highest scores are kept."""
+    """Of the passages within the bounds, only so many with the highest scores are kept."""
     guide_mask: bool
     """Whether a negative of a step is left out if the untrained model scores it above the positive."""
     guide_margin: float
-    """Negatives up to so far below the positive's score are masked, too; below 0: only those so far above it."""
+    """Negatives whose score is above the positive's less this margin are masked."""
     distill: Literal["kl", "margin_mse"] | None
     """How a teacher's scores are learnt: `kl`, divergence; `margin_mse`, differences of scores. None: not."""
     distill_weight: float
-    """Weight of the teacher's part of the loss; the recipe's has the rest."""
+    """Weight of the teacher's part of the loss; the recipe's own part has 1 minus this."""
     distill_scale: float | None
     """Factor from the student's scores to logits in the teacher's part. None: the model's scale."""
     teacher_temperature: float
@@ -255,15 +255,15 @@ class WarmupKeywords(Keywords, total=False):
     relative_margin: float | None
     """A mined passage is a negative only if its score is at least this share below the positive's."""
     top: int | None
-    """Of what the bounds leave, only so many with the highest scores are kept."""
+    """Of the passages within the bounds, only so many with the highest scores are kept."""
     guide_mask: bool
     """Whether a negative of a step is left out if the untrained model scores it above the positive."""
     guide_margin: float
-    """Negatives up to so far below the positive's score are masked, too; below 0: only those so far above it."""
+    """Negatives whose score is above the positive's less this margin are masked."""
     distill: Literal["kl", "margin_mse"] | None
     """How a teacher's scores are learnt: `kl`, divergence; `margin_mse`, differences of scores. None: not."""
     distill_weight: float
-    """Weight of the teacher's part of the loss; the recipe's has the rest."""
+    """Weight of the teacher's part of the loss; the recipe's own part has 1 minus this."""
     distill_scale: float | None
     """Factor from the student's scores to logits in the teacher's part. None: the model's scale."""
     teacher_temperature: float
@@ -300,15 +300,15 @@ class AnceKeywords(Keywords, total=False):
     relative_margin: float | None
     """A mined passage is a negative only if its score is at least this share below the positive's."""
     top: int | None
-    """Of what the bounds leave, only so many with the highest scores are kept."""
+    """Of the passages within the bounds, only so many with the highest scores are kept."""
     guide_mask: bool
     """Whether a negative of a step is left out if the untrained model scores it above the positive."""
     guide_margin: float
-    """Negatives up to so far below the positive's score are masked, too; below 0: only those so far above it."""
+    """Negatives whose score is above the positive's less this margin are masked."""
     distill: Literal["kl", "margin_mse"] | None
     """How a teacher's scores are learnt: `kl`, divergence; `margin_mse`, differences of scores. None: not."""
     distill_weight: float
-    """Weight of the teacher's part of the loss; the recipe's has the rest."""
+    """Weight of the teacher's part of the loss; the recipe's own part has 1 minus this."""
     distill_scale: float | None
     """Factor from the student's scores to logits in the teacher's part. None: the model's scale."""
     teacher_temperature: float
@@ -359,15 +359,15 @@ class StarKeywords(Keywords, total=False):
     relative_margin: float | None
     """A mined passage is a negative only if its score is at least this share below the positive's."""
     top: int | None
-    """Of what the bounds leave, only so many with the highest scores are kept."""
+    """Of the passages within the bounds, only so many with the highest scores are kept."""
     guide_mask: bool
     """Whether a negative of a step is left out if the untrained model scores it above the positive."""
     guide_margin: float
-    """Negatives up to so far below the positive's score are masked, too; below 0: only those so far above it."""
+    """Negatives whose score is above the positive's less this margin are masked."""
     distill: Literal["kl", "margin_mse"] | None
     """How a teacher's scores are learnt: `kl`, divergence; `margin_mse`, differences of scores. None: not."""
     distill_weight: float
-    """Weight of the teacher's part of the loss; the recipe's has the rest."""
+    """Weight of the teacher's part of the loss; the recipe's own part has 1 minus this."""
     distill_scale: float | None
     """Factor from the student's scores to logits in the teacher's part. None: the model's scale."""
     teacher_temperature: float
@@ -386,9 +386,9 @@ class StarKeywords(Keywords, total=False):
     positives: Literal["rotate", "first"]
     """Which positive a query trains with: `rotate`, another one in each epoch; `first`, always the first."""
     mine_passages: int | None
-    """Mine for the queries that the schedule comes to, among the first so many hits of BM25 for each of them and
-    their positives: no other passage is embedded to mine. None, or where all are embedded anyway, for a test
-    split, `examine` = all or `dev_passages` = none: for all queries, among all passages.
+    """Mine for the queries that training visits, among the first so many hits of BM25 for each of them and their
+    positives: no other passage is embedded to mine. None, or where all are embedded anyway, for a test split,
+    `examine` = all or `dev_passages` = none: for all queries, among all passages.
     """
 
 
@@ -425,7 +425,7 @@ class Ar2Keywords(Keywords, total=False):
     relative_margin: float | None
     """A mined passage is a negative only if its score is at least this share below the positive's."""
     top: int | None
-    """Of what the bounds leave, only so many with the highest scores are kept."""
+    """Of the passages within the bounds, only so many with the highest scores are kept."""
     iterations: int
     """How many turns each of the two models has."""
     order: Literal["ranker-first", "retriever-first"]
@@ -488,7 +488,7 @@ class RankerTrainingKeywords(Keywords, total=False):
     relative_margin: float | None
     """A mined passage is a negative only if its score is at least this share below the positive's."""
     top: int | None
-    """Of what the bounds leave, only so many with the highest scores are kept."""
+    """Of the passages within the bounds, only so many with the highest scores are kept."""
     sources: list[Literal["first", "bm25", "query", "random"]]
     """Where negatives come from: `first` (`--pool`, else what ranks first), `bm25`, `query` (hits of
     `--retriever`), `random`. None: `first`.

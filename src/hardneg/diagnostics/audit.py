@@ -211,10 +211,13 @@ class Kind:
 KINDS: Mapping[str, Kind] = {
     "text": Kind("the text is like that of a positive (share of common three-word runs)", 0.3),
     "answer": Kind("the text contains an answer of the query", 1.0),
-    "ranker": Kind("a ranker scores it no lower than any positive (by so much)", 0.0),
-    "retriever": Kind("the states rank it above all positives, near the top (mean nearness)", 0.4),
-    "both": Kind("BM25 and the newest state rank it above all positives, near the top (smaller nearness)", 0.25),
-    "learned": Kind("the steps that drew it scored it no lower than the positive (mean lead in logits)", 0.0),
+    "ranker": Kind("a ranker scores it no lower than any positive (difference of scores)", 0.0),
+    "retriever": Kind("the states rank it above all positives, near the top (mean of 1 / log2(1 + rank))", 0.4),
+    "both": Kind(
+        "BM25 and the newest state rank it above all positives, near the top (the smaller 1 / log2(1 + rank))",
+        0.25,
+    ),
+    "learned": Kind("steps that drew it scored it no lower than the positive (mean lead in logits)", 0.0),
 }
 
 

@@ -68,7 +68,7 @@ def from_file(
     """
     if filters.margin:
         fix = "filter by rank or max_score, or by the scores of a model (--filter-by)"
-        raise SettingsError("NO_MARGIN", "a file does not say the positives' scores", fix)
+        raise SettingsError("NO_MARGIN", "margins need the positives' scores, which a file does not have", fix)
     if isinstance(given, Run):
         return sample_source(
             given,

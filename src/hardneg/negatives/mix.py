@@ -164,7 +164,7 @@ def _check_pools(query: NegativePool, new: Sequence[NegativePool], momentum: Neg
             raise ArtifactError("OTHER_COLLECTION", what, "mine both from one collection")
     episodes = sorted({pool.episode for pool in new} - {query.episode})
     if episodes:
-        what = f"new negatives of episodes {episodes} beside {query.episode}"
+        what = f"pools of different episodes: {episodes} and {query.episode}"
         raise ArtifactError("OTHER_EPISODE", what, "mine all sources of one episode")
     if momentum is not None and momentum.episode >= query.episode:
         what = f"momentum of episode {momentum.episode} for a pool of episode {query.episode}"

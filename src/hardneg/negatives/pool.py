@@ -322,7 +322,7 @@ def check_pool(pool: NegativePool, path: Path, n_passages: int | None = None) ->
         if len(values) and not (low <= values.min() and values.max() < high):
             raise _bad(path / f"{name}.npy", f"values {values.min()} to {values.max()}, not {low} to {high - 1}")
     if len(np.unique(pool.query_rows)) != len(pool):
-        raise _bad(path / "query_rows.npy", "a query stands twice")
+        raise _bad(path / "query_rows.npy", "a query occurs twice")
     for name, total in (("ranker_scores", n), ("positive_scores", len(pool.positive_rows))) if pool.ranker else ():
         if len(scores_in(pool, name)) != total:
             raise _bad(path / f"{name}.npy", f"{len(scores_in(pool, name))} values for {total} passages")

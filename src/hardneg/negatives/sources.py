@@ -110,7 +110,9 @@ def log_shortfall(part: str, pool: NegativePool, wanted: int | NDArray[np.intege
     """Log how many queries got fewer negatives than ``wanted`` from the source ``part``, if any did."""
     missing = shortfall(pool, wanted)
     if missing["queries"]:
-        log.info("%s: %d queries fall short, by %d negatives", part, missing["queries"], missing["entries"])
+        log.info(
+            "%s: %d queries got too few negatives; %d are missing", part, missing["queries"], missing["entries"]
+        )
 
 
 def random_source(

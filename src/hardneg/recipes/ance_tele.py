@@ -90,7 +90,7 @@ class AnceTele(GroupSettings):
             what = f"extra = {self.extra}: a source stands twice"
             raise SettingsError("REPEATED_SOURCE", what, "name each once")
         if "bm25" in self.extra and self.filters != ALL and self.filter_by == "miner":
-            what = "extra = bm25 with bounds on the scores of the model that mines, which BM25's are not"
+            what = "extra = bm25 with bounds on scores: they are of the model that mines, and BM25's are others"
             raise SettingsError("NO_MARGIN", what, "leave one of them out, or set filter_by = start")
 
     def check_pool(self, given: bool) -> None:

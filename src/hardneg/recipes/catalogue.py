@@ -160,7 +160,7 @@ ANCE = RecipeFacts(
     "ANCE: negatives mined again and again while it trains.",
     ("hardneg train ance --data DATA --model warm/model --preset passage", "--out EXP"),
     options=(ROLE, TRAINERS, INFERENCERS, *FROZEN),
-    hint="They are mined between steps, or beside training: --set mode=sync, async or async-fixed.",
+    hint="They are mined between steps, or by another process meanwhile: --set mode=sync, async or async-fixed.",
     module="ance.recipe",
 )
 STAR = RecipeFacts(
@@ -182,7 +182,7 @@ AR2 = RecipeFacts(
     "AR2: a retriever and a ranker that train each other.",
     ("hardneg train ar2 --data DATA --model warm/model --ranker R --preset demo", "--out EXP"),
     options=(RANKER_MODEL, ROLE, TRAINERS, INFERENCERS, FILTER_BY),
-    hint="Candidates are mined between iterations, or beside training: --set mode=sync or async-fixed.",
+    hint="They are mined between iterations, or by another process meanwhile: --set mode=sync or async-fixed.",
     module="ar2.recipe",
 )
 

@@ -163,7 +163,7 @@ def frozen_inputs(settings: TrainingSettings, source: ModelSource, pool: Negativ
         if not named and (pool is None or not pool.ranker):
             raise no_teacher()
         if not named and settings.unscored:
-            what = "a teacher should be distilled, and some negatives are not of the scored pool"
+            what = "a teacher is to be distilled, but some negatives are not from the scored pool"
             raise SettingsError("NO_TEACHER", what, "give --teacher M, or train on the scored negatives alone")
     places = {"filter_by": source.filter_by, "teacher": source.teacher}
     return {name: digest_at(source_at(source, place)) for name, place in places.items() if place is not None}
@@ -182,6 +182,6 @@ def digest_at(source: ModelSource) -> str:
 
 def no_teacher() -> SettingsError:
     """The fault that there is nothing to distil."""
-    what = "a teacher should be distilled, and nobody has scored the negatives"
+    what = "a teacher is to be distilled, but there is none, and the negatives have no scores"
     fix = "give --teacher M, or negatives that `hardneg score` made (--pool SCORED)"
     return SettingsError("NO_TEACHER", what, fix)

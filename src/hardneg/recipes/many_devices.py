@@ -70,7 +70,7 @@ class Devices:
         train = f"{self.count} train and {self.mining} mine" if self.mining else f"{self.count}{machines}"
         assumed = (
             "steps, encoding and exact search are divided evenly; updates, tokenising, scores of pairs, faiss and "
-            f"files are not; gradients pass at {self.rate / 1e9:g} GB/s, none of it while a backward pass runs"
+            f"files are not; gradients are sent at {self.rate / 1e9:g} GB/s, after the backward pass alone"
         )
         return {"devices": f"{train}, each as fast as this one; memory is of one", "assumed": assumed}
 

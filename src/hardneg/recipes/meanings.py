@@ -228,7 +228,7 @@ MEANINGS: dict[str, Meaning] = {
         MARGINS,
     ),
     "top": Meaning(
-        "Of what the bounds leave, only so many with the highest scores are kept.", "passages", MARGINS
+        "Of the passages within the bounds, only so many with the highest scores are kept.", "passages", MARGINS
     ),
     "filter_by": Meaning(
         "Whose scores the bounds compare: `miner`, the model that mines; `start`, the one that training starts"
@@ -238,7 +238,7 @@ MEANINGS: dict[str, Meaning] = {
         "Whether a negative of a step is left out if the untrained model scores it above the positive.", "", GUIDE
     ),
     "guide_margin": Meaning(
-        "Negatives up to so far below the positive's score are masked, too; below 0: only those so far above it.",
+        "Negatives whose score is above the positive's less this margin are masked.",
         "score",
         GUIDE,
     ),
@@ -287,7 +287,7 @@ MEANINGS: dict[str, Meaning] = {
         DISTIL,
     ),
     "distill_weight": Meaning(
-        "Weight of the teacher's part of the loss; the recipe's has the rest.", "share", DISTIL
+        "Weight of the teacher's part of the loss; the recipe's own part has 1 minus this.", "share", DISTIL
     ),
     "distill_scale": Meaning(
         "Factor from the student's scores to logits in the teacher's part. None: the model's scale.", "factor"
@@ -350,7 +350,7 @@ MEANINGS: dict[str, Meaning] = {
         "passages",
     ),
     "mine_passages": Meaning(
-        "Mine for the queries that the schedule comes to, among the first so many hits of BM25 for each of them"
+        "Mine for the queries that training visits, among the first so many hits of BM25 for each of them"
         " and their positives: no other passage is embedded to mine. None, or where all are embedded anyway, for a"
         " test split, `examine` = all or `dev_passages` = none: for all queries, among all passages.",
         "passages",
@@ -371,7 +371,7 @@ MEANINGS: dict[str, Meaning] = {
         "",
         DPR,
     ),
-    "use_positive_ctxs": Meaning("With `labels = answers`: whether judgements are used besides.", "", DPR),
+    "use_positive_ctxs": Meaning("With `labels = answers`: whether judged positives are used, too.", "", DPR),
     "require_gold": Meaning("With `labels = answers`: leave out questions without a judged positive.", "", DPR),
     "answer_mode": Meaning("With `labels = answers`: answers are a `string` or a pattern (`regex`).", "", DPR),
     # machine

@@ -85,13 +85,13 @@ class RankerTraining(MiningSettings):
         """Refuse also settings that no ranker has."""
         super().check()
         if given := [name for name in OF_ENCODERS if getattr(self, name) is not None]:
-            what = f"{given[0]} = {getattr(self, given[0])}, and a ranker has none"
+            what = f"{given[0]} = {getattr(self, given[0])}: a ranker has no such setting"
             raise SettingsError("BAD_SETTING", what, "leave it out")
         if len(set(self.sources)) < len(self.sources):
             what = f"a source stands twice in {', '.join(self.sources)}"
             raise SettingsError("REPEATED_SOURCE", what, "name each once")
         if self.filter_by == "start":
-            what = "filter_by = start, and a ranker starts with a head that knows nothing"
+            what = "filter_by = start: a new ranker's head is random, so its scores cannot filter"
             raise SettingsError("BAD_SETTING", what, "give --filter-by M, or leave it out")
 
     def horizon(self, queries: int) -> int:

@@ -143,9 +143,7 @@ class TrainingSettings(Settings):
             raise SettingsError("BAD_SETTING", what, "set measure_every, or leave patience out")
         Labels(self.labels, self.use_positive_ctxs, self.require_gold, self.answer_mode).check()
         if self.gradient_cache and self.micro_queries:
-            what = (
-                f"gradient_cache = true with micro_queries = {self.micro_queries}, which parts what it keeps whole"
-            )
+            what = f"gradient_cache = true with micro_queries = {self.micro_queries}, which cuts the step in parts"
             raise SettingsError(
                 "BAD_SETTING", what, "set only one of them; cache_tokens bounds the cache's memory"
             )
@@ -155,13 +153,12 @@ class TrainingSettings(Settings):
 
     def check_chunks(self, chunks: int) -> None:
         """Refuse settings that do not fit documents of so many chunks; raises :class:`SettingsError`."""
+        documents = f"documents of several chunks (chunks = {chunks})"
         if chunks > 1 and self.dev_passages is not None:
-            what = f"dev_passages = {self.dev_passages} with chunks = {chunks}, of which the best counts"
+            what = f"dev_passages = {self.dev_passages} with {documents}"
             raise SettingsError("BAD_SETTING", what, "leave dev_passages out")
         if chunks > 1 and self.train_passage_length is not None:
-            what = (
-                f"train_passage_length = {self.train_passage_length} with chunks = {chunks}, which it would shift"
-            )
+            what = f"train_passage_length = {self.train_passage_length} with {documents}"
             raise SettingsError("BAD_SETTING", what, "leave train_passage_length out")
 
     def check_dev(self, dev: bool) -> None:
@@ -170,7 +167,7 @@ class TrainingSettings(Settings):
         for name, value in asking.items():
             if value is not None and not dev:
                 fix = "give a dev split (--dev), or --set keep=last --set measure_every=none"
-                raise SettingsError("NO_DEV", f"{name} = {value} goes by dev, and there is no dev split", fix)
+                raise SettingsError("NO_DEV", f"{name} = {value} needs dev, and there is no dev split", fix)
 
     def result_values(self) -> dict[str, Any]:
         """The settings that decide the result, with the first measure if a state is chosen by it."""
@@ -352,7 +349,7 @@ class MiningSettings(TrainingSettings):
         """The settings of an experiment, given which frozen models it has; raises if they do not fit."""
         super().with_frozen(False, teacher)
         if not filter_by and self.filter_by == "given":
-            what = "filter_by = given, and no model is"
+            what = "filter_by = given, and no model to filter by is given"
             raise SettingsError("NO_MODEL", what, "give --filter-by M, or set filter_by = start")
         chosen = self.model_copy(update={"filter_by": "given"}) if filter_by else self
         chosen.check()

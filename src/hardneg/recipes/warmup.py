@@ -59,7 +59,7 @@ class Warmup(GroupSettings):
         for mixture in self.mixtures:
             sources_of(mixture)
         if self.bounds and self.filter_by == "miner":
-            what = f"{', '.join(self.bounds)} with negatives that no trained model mines"
+            what = f"{', '.join(self.bounds)} on negatives that no model scores"
             raise SettingsError("NO_MARGIN", what, "give --filter-by M, set filter_by = start, or leave them out")
 
     def check_pool(self, given: bool) -> None:

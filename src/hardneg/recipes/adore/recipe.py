@@ -75,7 +75,7 @@ class Adore(TrainingSettings):
             what = f"train_passage_length = {self.train_passage_length}, and no step of adore reads a passage"
             raise SettingsError("BAD_SETTING", what, "leave it out")
         if self.gradient_cache:
-            what = "gradient_cache = true, and no query of adore meets another's passages"
+            what = "gradient_cache = true: adore has no in-batch negatives to cache for"
             raise SettingsError("BAD_SETTING", what, "set micro_queries: its gradient is that of the whole step")
         options = {name: value for name, value in self.index_options.items() if value != DEFAULTS["pq"][name]}
         if options and self.index != "pq":
@@ -94,7 +94,7 @@ class Adore(TrainingSettings):
             what = "an index is given, and index = pq builds another"
             raise SettingsError("BAD_SETTING", what, "leave one of them out")
         if not given and self.index == "given":
-            what = "index = given, and there is none"
+            what = "index = given, and no index is given"
             raise SettingsError("BAD_SETTING", what, "give --index FOLDER, or set index = exact or pq")
         return self.model_copy(update={"index": "given"}) if given else self
 

@@ -120,7 +120,7 @@ class Ance(GroupSettings):
         """Refuse also a staleness that cannot occur, and a schedule that ends before training does."""
         super().check()
         if self.measure_every and self.mode != "sync":
-            what = f"measure_every = {self.measure_every} with mode = {self.mode}, which measures every version"
+            what = f"measure_every = {self.measure_every} with mode = {self.mode}: it measures every version"
             raise SettingsError("BAD_SETTING", what, "leave it out, or set mode = sync")
         if self.max_staleness is not None and self.mode != "async":
             what = f"max_staleness = {self.max_staleness} with mode = {self.mode}, which has a schedule"
@@ -132,7 +132,9 @@ class Ance(GroupSettings):
             what = f"horizon = {self.horizon} ends before a cycle of {self.longest_cycle} steps does"
             raise SettingsError("BAD_SETTING", what, "give a longer horizon, or refresh more often")
         if self.horizon is not None and self.horizon < self.steps and self.schedule == "single":
-            what = f"horizon = {self.horizon} ends before the {self.steps} steps do: the rest would learn nothing"
+            what = (
+                f"horizon = {self.horizon} ends before the {self.steps} steps do: the rate of the rest would be 0"
+            )
             raise SettingsError("BAD_SETTING", what, "give a longer horizon, or fewer refreshes")
 
 

@@ -182,7 +182,7 @@ class VersionSelector:
         """Refuse to wait for a version that was deleted; training needs one only if checkpoints are gone, too."""
         newest = self.versions.newest()
         if newest is not None and version < newest and not self.versions.is_complete(version):
-            what = "training begins before its checkpoints, with negatives that were deleted since"
+            what = "the checkpoints are missing, and the negatives of earlier steps were deleted"
             raise ArtifactError("MISSING_FILE", what, "train in a new folder", path=self.versions.path(version))
 
     def _newest(self, step: int) -> int:

@@ -65,7 +65,7 @@ class Ar2(MiningSettings):
         """Refuse also lists that are too short, measurements within a turn, and settings without effect."""
         super().check()
         if self.depth < self.negatives_per_query:
-            what = f"negatives_per_query = {self.negatives_per_query} of only depth = {self.depth} candidates"
+            what = f"negatives_per_query = {self.negatives_per_query} is more than depth = {self.depth}"
             raise SettingsError("BAD_SETTING", what, "draw fewer, or mine deeper")
         if self.measure_every or self.patience:
             what = f"measure_every = {self.measure_every}: ar2 measures after every iteration, and only then"
@@ -74,7 +74,7 @@ class Ar2(MiningSettings):
             what = f"rerank_depth = {self.rerank_depth}, and dev and test are searched {depth} deep"
             raise SettingsError("BAD_SETTING", what, "lower it, or measure deeper")
         if self.game == "irgan" and self.weighting == "reference":
-            what = "weighting = reference with game = irgan, whose candidates have one weighting"
+            what = "weighting = reference with game = irgan, which has one weighting alone"
             raise SettingsError("BAD_SETTING", what, "leave one of them out")
         if self.lag and not self.refreshes:
             what = f"mode = async-fixed with iterations = {self.iterations}: no step would draw from a refresh"
@@ -91,7 +91,9 @@ class Ar2(MiningSettings):
         found = []
         if self.balance == 1 and (self.weighting == "p_theta" or self.game == "irgan"):
             loss = "IRGAN's loss" if self.game == "irgan" else "weighting = p_theta"
-            found.append(f"balance = 1: by {loss} alone the positive gets no gradient; candidates only sink")
+            found.append(
+                f"balance = 1: by {loss} alone the positive gets no gradient; the scores of candidates only fall"
+            )
         if self.game == "irgan" and self.balance < 1:
             found.append(
                 f"game = irgan with balance = {self.balance:g} mixes distillation in; IRGAN has balance = 1"

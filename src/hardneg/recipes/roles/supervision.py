@@ -152,7 +152,9 @@ class RoleFailed(PeerError):
     """A role that cannot go on; carries the exit status of its fault."""
 
     def __init__(self, what: str, status: int) -> None:
-        super().__init__("ROLE_FAILED", what, "its own line stands above; correct that, and run this again")
+        super().__init__(
+            "ROLE_FAILED", what, "its error is in a line above; correct that, and run the same command again"
+        )
         self.status = status
 
 
