@@ -70,7 +70,7 @@ PASSAGE_TABLE, QUERY_TABLE, TEXT_KEYS = "derived/passages", "derived/queries", "
 
 BATCH = 1 << 16  # judgements resolved at a time
 FEW, MANY = 16, 1024  # passages checked at a time, at first and at most
-CHARACTERS = 1 << 18  # of all texts that are checked at a time, about
+CHARACTERS = 1 << 18  # about so many characters of texts are checked at a time
 
 
 def build(source: Source, draft: Draft, rules: Rules) -> None:
@@ -136,14 +136,14 @@ def stream_passages(
 def checked_passages(
     parts: Iterator[PassagePart], policy: ImportPolicy, places: SourceLines
 ) -> Generator[ReadyBlock, None, None]:
-    """The passages of all parts, checked; their ``places`` are added."""
+    """Yield the passages of all parts, checked, and add their lines in the source to ``places``."""
     with closing(ready_parts(parts)) as ready:
         for part, found in ready:
             if found is not None and isinstance(part, PassageLines):
                 places.run(part.path, part.line, found.n)
                 part.ignored.update(dict.fromkeys(found.ignored, found.n))
                 yield found
-                del part, found  # or they would be held while the next ones are read
+                del part, found  # otherwise they would stay in memory while the next ones are read
                 continue
             for block in blocks(part.records() if isinstance(part, PassageLines) else part):
                 plain = plain_passages(block) or examined_passages(block, policy)
@@ -152,9 +152,10 @@ def checked_passages(
 
 
 def blocks(records: Iterator[PassageRecord]) -> Iterator[list[PassageRecord]]:
-    """Deal out records, some at a time, fewer where texts are long.
+    """Yield the records in blocks; a block has fewer records where texts are long.
 
-    What was read before a fault comes before it, so the first fault of a source is the first that is told.
+    Records that were read before a fault are yielded before it is raised, so the first fault of a source is the
+    first that is reported.
     """
     size = FEW
     while True:
@@ -182,7 +183,7 @@ def examined_passages(block: list[PassageRecord], policy: ImportPolicy) -> Plain
 def refuse_repeated(
     kind: str, ids: TextColumn, first: Int64, again: NDArray[np.bool_], places: SourceLines, policy: ImportPolicy
 ) -> None:
-    """Report the records ``again`` [n] as duplicates of the records ``first`` [n]."""
+    """Report the records where ``again`` [n] is true as duplicates of the records ``first`` [n]."""
     row = int(np.argmax(again))
     fault = places.duplicate(f"{kind} {ids[row]!r:.80}", int(first[row]), row, int(again.sum()))
     policy.duplicates(fault, kind, int(again.sum()))
@@ -207,7 +208,7 @@ def write_queries(
 ) -> tuple[int, dict[str, NDArray[np.integer]]]:
     """Write the queries, ascending by the bytes of their ids; returns their number and the rows of each split.
 
-    There may be ``none``.
+    ``none`` allows a source without queries.
     """
     new = stream_queries(records, draft, policy, none=none)
     column = TextColumn.open(draft.path, QUERY_IDS)
@@ -232,7 +233,7 @@ def write_queries(
 def stream_queries(
     records: Iterator[QueryRecord], draft: Draft, policy: ImportPolicy, *, none: bool = False
 ) -> Arrivals:
-    """Write queries and answers as they arrive; there may be ``none``."""
+    """Write queries and answers as they arrive; ``none`` allows a source without queries."""
     id_hashes, content, places = bytearray(), bytearray(), SourceLines()
     splits, n_answers = array("q"), array("q")
     names: dict[str, int] = {}
@@ -261,7 +262,7 @@ def stream_queries(
 
 
 def repeated_queries(first: Int64, new: Arrivals) -> NDArray[np.bool_]:
-    """Whether each record [n] repeats a query: in the same split, or with another text or other answers."""
+    """Whether each record [n] is a duplicate: its query came before in its split, or with another content."""
     _, originals = np.unique(first * len(new.names) + new.splits, return_index=True)
     again = np.ones(len(first), bool)
     again[originals] = False
@@ -276,7 +277,7 @@ def write_qrels(
 ) -> dict[str, Any]:
     """Write each split's judgements; returns the counts of each split.
 
-    ``members`` are the queries, by split, that belong to it whether or not they are judged.
+    ``members`` are the rows of the queries that belong to each split, whether or not they are judged.
     """
     codes = {name: code for code, name in enumerate(members)}
     judged, places = read_judgements(records, codes, draft, policy)
@@ -343,8 +344,8 @@ def without_repeated(
 def in_source_order(triples: Int32, origins: Int64) -> Int32:
     """Put the positives of each query first, in the order of their source; ``triples`` [3, n] come sorted.
 
-    The order of the other judgements means nothing. They stay sorted by passage, so that the digest does not
-    depend on it.
+    The source order of the other judgements has no meaning. They stay sorted by passage, so that the digest does
+    not depend on that order.
     """
     queries, passages, grades = triples
     rest = grades < 1
@@ -353,6 +354,6 @@ def in_source_order(triples: Int32, origins: Int64) -> Int32:
 
 
 def qrels_of(triples: Int32, queries: Int32) -> Qrels:
-    """Triples [3, n], sorted by query, as a record of all the ascending ``queries`` [Q], judged or not."""
+    """The qrels of all the ascending ``queries`` [Q], judged or not, from triples [3, n] sorted by query."""
     lengths = np.bincount(np.searchsorted(queries, triples[0]), minlength=len(queries))
     return Qrels(queries, offsets_of(lengths), triples[1], triples[2])

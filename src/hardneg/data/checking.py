@@ -1,7 +1,7 @@
-"""Reads a whole source without writing it, and tells all of its faults, with their counts.
+"""Reads a whole source without writing it, and reports all of its faults, with their counts.
 
-An import stops at the first fault. Here a reader goes on after a fault of a record; after one that it cannot go on
-after, such as a broken gzip file, the rest of that stream is not read. Memory: 16 to 40 bytes a record.
+An import stops at the first fault. A check continues after a faulty record. Where a reader cannot continue, as
+after a broken gzip file, the check skips the remainder of that stream. Memory: 16 to 40 bytes a record.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from hardneg.keyed_random import UInt64
 from hardneg.process.progress import counted
 from hardneg.records import Int64
 
-SHOWN = 5  # lines that a kind of fault names
-REMEMBERED = 1_000_000  # faults that are told apart, because several streams may read one line
+SHOWN = 5  # line numbers that are named for each kind of fault
+REMEMBERED = 1_000_000  # faults that are remembered, so that a line that several streams read counts once
 
 
 @dataclass
@@ -53,7 +53,10 @@ class Kind:
     whole: bool = True  # nothing was added after the first
 
     def told(self) -> InputError:
-        """One fault for all of them; a fault that was counted as a whole says it by itself."""
+        """One fault that stands for all of this kind.
+
+        A fault that was added alone is returned as it is, for its message says how many records it stands for.
+        """
         fault = self.first
         if self.whole:
             return fault
@@ -88,7 +91,7 @@ class Findings:
             kind.lines.append(fault.line)
 
     def told(self) -> list[InputError]:
-        """One fault for each file and code; those of a file in the order of their first lines."""
+        """One fault for each file and code; faults of the same file are in the order of their first lines."""
         files = {path: place for place, path in enumerate(dict.fromkeys(path for path, _ in self.kinds))}
         order = sorted(self.kinds, key=lambda key: (files[key[0]], self.kinds[key].first.line or 0))
         return [self.kinds[key].told() for key in order]
@@ -101,8 +104,8 @@ class Checked:
     Attributes
     ----------
     passages, queries, judgements : how many were read, faulty ones not counted.
-    faults : one for each file and code; its words say how many there are.
-    counted : what the rules let pass, by name.
+    faults : one for each file and code; its message says how many there are.
+    counted : how many faults of each kind the rules accept, by name.
     whole : whether all streams were read to their end.
     """
 
@@ -116,7 +119,7 @@ class Checked:
     whole: bool
 
     def as_json(self) -> dict[str, Any]:
-        """The record for machines; each fault is its line."""
+        """The findings as a JSON record, in which each fault is its message of one line."""
         facts = {name: getattr(self, name) for name in ("format", "passages", "queries", "judgements")}
         counts = {"kinds_of_faults": len(self.faults), "faults": self.total, "read_to_the_end": self.whole}
         return {**facts, **counts, **self.counted, "lines": [str(fault) for fault in self.faults]}
@@ -132,7 +135,7 @@ def check_import(
     on_duplicate: OnDuplicate = "error",
     language: str | None = None,
 ) -> Checked:
-    """Read a collection of any format, write nothing, and tell all faults that an import would stop at.
+    """Read a collection of any format, write nothing, and report all faults that an import would stop at.
 
     Parameters
     ----------
@@ -173,14 +176,14 @@ class _Check:
         self.refused = {"passage": bytearray(), "query": bytearray()}  # hashes of the ids of refused records
 
     def known(self, kind: str, hashes: UInt64) -> UInt64:
-        """The hashes of ids with those of records that were refused for something else, ascending.
+        """The ``hashes`` of accepted records' ids together with those of refused records, ascending.
 
-        A judgement of such a record names what is there: its fault is told once.
+        A judgement that names a refused record is no fault itself: the record's own fault is reported already.
         """
         return np.union1d(hashes, as_hashes(self.refused[kind]))
 
     def stream(self, records: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-        """The records of a stream up to a fault that it cannot go on after."""
+        """The records of a stream up to a fault after which it cannot continue."""
         try:
             yield from records()
         except InputError as fault:
@@ -188,7 +191,7 @@ class _Check:
             self.whole = False
 
     def good(self, check: Callable[[], Any], total: int = 1) -> Any:
-        """What ``check`` returns; None if it raises a fault, which is counted and stands for ``total`` records."""
+        """The result of ``check``; None if it raises a fault, which is then counted for ``total`` records."""
         try:
             return check()
         except InputError as fault:
@@ -289,7 +292,7 @@ class _Check:
             self.good(partial(check_split, name))
 
     def repeated(self, kind: str, again: NDArray[np.bool_], first: Int64, places: SourceLines) -> None:
-        """Count the records ``again`` [n] as copies of the records ``first`` [n]."""
+        """Count the records where ``again`` [n] is true as copies of the records ``first`` [n]."""
         total = int(again.sum())
         if not total:
             return

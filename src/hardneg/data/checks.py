@@ -88,7 +88,7 @@ class SourceLines:
             self.lines.extend(lines[1:])  # type: ignore[arg-type]
 
     def run(self, path: Path, first: int, n: int) -> None:
-        """Store the next ``n`` records, of consecutive lines of a file that begin at ``first``."""
+        """Store the places of the next ``n`` records: consecutive lines of a file, from line ``first`` on."""
         self.add(path, first)
         self.lines.extend(range(first + 1, first + n))
 
@@ -143,7 +143,7 @@ def encoded_text(record: PassageRecord | QueryRecord, kind: str, policy: ImportP
     """Encode a text as UTF-8; raises a fault if it is blank and the rules do not allow that."""
     data = encoded(record.text, f"{kind} text", record)
     if not data or record.text.isspace():
-        made = record.id == text_id(record.text)  # texts of pairs have no ids, and a hash says nothing
+        made = record.id == text_id(record.text)  # a hash, as of a pair's text, tells the user nothing
         what = f"the text of {f'a {kind}' if made else f'{kind} {record.id!r:.80}'} is empty"
         fix = "remove it, or keep empty texts by hardneg import --allow-empty"
         policy.empty(fault_of(record, "EMPTY_TEXT", what, fix), kind)
@@ -159,7 +159,7 @@ class PlainPassages(NamedTuple):
 
 
 def plain_passages(block: Sequence[PassageRecord]) -> PlainPassages | None:
-    """The passages of a block; None where one of them needs a closer look, by the functions above."""
+    """The passages of a block; None if one of them must be examined by the functions above."""
     ids, titles, texts, _, _ = zip(*block, strict=True)
     try:
         found = PlainPassages(*([value.encode() for value in column] for column in (ids, titles, texts)))

@@ -1,7 +1,7 @@
 """The canonical collection: passages, queries, judgements and answers as memory-mapped columns.
 
-Passages keep their source order, and so do the positives of a query; queries stand in the byte order of their
-ids, so that every convention that holds the same collection gives the same digest.
+Passages keep their source order, and so do the positives of a query. Queries are sorted by the bytes of their
+ids, so that the same collection has the same digest in whatever format it is read.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from hardneg.storage.artifacts import (
 )
 
 KIND = "collection"
-READING = 2  # raised when the same source gives other content; collections cached before are then not used
+READING = 2  # raised when hardneg reads other content from the same source: older cached collections are not used
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -133,8 +133,8 @@ class Collection(Shown):
         ----------
         passages : (id, text), (id, title, text) or mappings with ``id`` (or ``_id``), ``text`` and maybe
             ``title``; or text by id.
-        queries : text by id, or (id, text) or mappings with ``id`` and ``text``. Without them it is a corpus
-            alone, which can be encoded and searched.
+        queries : text by id, or (id, text) or mappings with ``id`` and ``text``. Without queries the collection is
+            a corpus alone, which can be encoded and searched.
         qrels : by split and query id, either {passage id: grade} or a list of passage ids (grade 1).
         answers : by query id.
         language : of the passages, by name or ISO code; it decides how BM25 makes terms of them.
@@ -198,7 +198,7 @@ class Collection(Shown):
         return self.answer_texts.take(np.arange(*span))
 
     def qrels(self, split: str) -> Qrels:
-        """The judgements of a split; a query without judgements is in it too."""
+        """The judgements of a split, with its queries that have no judgements too."""
         if split not in self.splits:
             there = f"there are {', '.join(self.splits)}" if self.splits else "import it with judgements"
             what = f"no split {split!r}{'' if self.n_queries else ': this is a corpus without queries'}"
@@ -233,8 +233,8 @@ def hold_out(
 ) -> tuple[Qrels, Qrels]:
     """Split the queries of ``qrels`` into (train, dev), for a collection without a dev split.
 
-    Dev gets at most ``most`` queries and at most the share ``share`` of them, but one at least if there are two.
-    It gets the queries with the smallest hashes of seed and query id, so that the order of the source does not
+    Dev gets the share ``share`` of the queries: at least one if there are two or more, and at most ``most``. It
+    gets the queries with the smallest hashes of seed and query id, so that the order of the source does not
     matter.
     """
     n = len(qrels)

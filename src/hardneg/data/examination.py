@@ -1,8 +1,8 @@
 """What stands out in a collection before anything is trained: sizes, copies, leaks between splits, the language.
 
-What is exact and what a sample says: equal texts of passages are counted by their keys, all of them. Nearly equal
-passages are sought among a drawn part, because their signatures cost memory and time; queries are compared in
-full up to :data:`MOST_QUERIES` a split.
+Equal texts are counted over all passages, by their keys. Nearly equal passages are sought in a sample only,
+because their signatures cost memory and time. All queries of a split (or, for copies, of the collection) are
+compared if there are at most :data:`MOST_QUERIES`, else a sample of so many.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from hardneg.data.text import hash_strings
 from hardneg.keyed_random import UInt64, hash64, key
 from hardneg.records import Int32, Int64, Qrels, spans
 
-MOST_PASSAGES = 50_000  # whose signatures are compared: about 5 seconds
-MOST_QUERIES = 100_000  # of a split
+MOST_PASSAGES = 50_000  # passages whose signatures are compared: about 5 seconds
+MOST_QUERIES = 100_000  # queries of a split, or of a collection, that are compared
 LOOKED_AT = 2_000  # texts whose words and letters are counted
 QUANTILES = {"median": 0.5, "p95": 0.95, "longest": 1.0}
 # Blocks of letters by which a language shows, and the language that BM25 then wants.
@@ -37,7 +37,7 @@ SCRIPTS: Mapping[str, str] = {
     "greek": r"[\u0370-\u03ff]",
     "russian": r"[\u0400-\u04ff]",
 }
-SHARE = 0.2  # of the letters; Japanese has more signs of Chinese than of its own
+SHARE = 0.2  # share of the letters that shows a language; Japanese has more Chinese characters than kana
 
 
 def examine_collection(collection: Collection) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def examine_collection(collection: Collection) -> dict[str, Any]:
 
 
 def split_facts(qrels: Qrels) -> dict[str, Any]:
-    """The queries of a split, those without a positive, and how many have so many positives."""
+    """Counts of a split: its queries (all, without positives, by number of positives), judgements, positives."""
     positives = spans(qrels.positives().offsets)
     few = Counter(np.minimum(positives, 10).tolist())
     named = {("10 or more" if n == 10 else str(n)): count for n, count in sorted(few.items())}
@@ -75,7 +75,7 @@ def split_facts(qrels: Qrels) -> dict[str, Any]:
 
 
 def copies(collection: Collection) -> dict[str, Any]:
-    """Passages with the text of another one (all of them), and nearly so (of a drawn part); queries likewise."""
+    """Counts of copies: passages with equal texts, passages of a sample with nearly equal texts, equal queries."""
     drawn = draw(collection.n_passages, MOST_PASSAGES)
     texts = collection.texts.take(drawn)
     found = near(marks := signatures(texts), marks, itself=True)
@@ -92,7 +92,7 @@ def copies(collection: Collection) -> dict[str, Any]:
 
 
 def repeated(keys: UInt64) -> int:
-    """The number of keys [n] that stand somewhere before."""
+    """The number of keys [n] that repeat an earlier key."""
     return len(keys) - len(np.unique(keys))
 
 
@@ -114,9 +114,10 @@ def draw(n: int, most: int) -> Int64:
 
 
 def leaks(collection: Collection, splits: Mapping[str, Qrels]) -> list[dict[str, Any]]:
-    """What two splits share: queries (equal, or nearly so) and texts of positives; pairs that share nothing too.
+    """Queries (equal or nearly equal) and texts of positives that two splits share, for each pair of splits.
 
-    The second split of a pair is the one that measures: its queries and positives are counted.
+    A pair that shares nothing is listed too. The counts are of the queries and positives of the second split of a
+    pair, the one that measures.
     """
     order = sorted(splits, key=lambda name: (name != "train", name))
     asked = {name: splits[name].query_rows[draw(len(splits[name]), MOST_QUERIES)] for name in order}
@@ -146,7 +147,7 @@ def leaks(collection: Collection, splits: Mapping[str, Qrels]) -> list[dict[str,
 
 
 def shared_positives(collection: Collection, one: Qrels, other: Qrels) -> tuple[int, int]:
-    """How many texts of positives of the other split are positives of the first too, and how many there are."""
+    """How many texts of positives of ``other`` are positives of ``one`` too, and how many such texts it has."""
     ours, theirs = (np.unique(collection.text_keys[rows_of(qrels)]) for qrels in (one, other))
     return int(np.isin(theirs, ours).sum()), len(theirs)
 
@@ -160,7 +161,7 @@ def rows_of(qrels: Qrels) -> Int32:
 
 
 def lengths(collection: Collection) -> dict[str, dict[str, int]]:
-    """Words of passages and of queries, by a drawn part: the median, the 95 % quantile, the longest."""
+    """Numbers of words of passages and of queries in a sample: the median, the 95 % quantile, the longest."""
     columns = {"passages": collection.texts, "queries": collection.query_texts}
     found = {}
     for name, column in columns.items():
@@ -176,7 +177,7 @@ def quantiles(values: Sequence[int]) -> dict[str, int]:
 
 
 def looks_like(collection: Collection) -> str:
-    """The language that a drawn part of the passages is in, by its letters or its stop words; empty: not known."""
+    """The language of a sample of the passages, told by letters or stop words; empty if it is not known."""
     text = " ".join(collection.texts.take(draw(collection.n_passages, LOOKED_AT)))[: 1 << 20]
     letters = sum(character.isalpha() for character in text)
     for language, pattern in SCRIPTS.items():
@@ -186,7 +187,10 @@ def looks_like(collection: Collection) -> str:
 
 
 def by_stop_words(words: Sequence[str]) -> str:
-    """The language whose stop words a text has most of, if it has many and the next language has fewer."""
+    """The language with the most stop words in a text; empty if they are few, or another has nearly as many.
+
+    Few is a tenth of the words or less; the best language must have more than 1.2 times the share of the next.
+    """
     import bm25s.stopwords
 
     lists = {

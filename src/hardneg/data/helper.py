@@ -1,8 +1,8 @@
-"""A second process reads blocks of passages beside this one, where a corpus is large and a second CPU is there.
+"""A second process that helps to read blocks of passages, if a corpus is large and a second CPU is usable.
 
-Both do the same with a block, so it does not matter who has it. Blocks stay in order. A block goes to the helper
-through a pipe that has room for all that wait, so this process never waits for it to be taken. A helper that
-ends is not missed: what it had is read here.
+Both processes read a block to the same result, and blocks stay in order. A block is sent to the helper through a
+pipe that has room for all blocks that wait in it, so sending never blocks this process. If the helper ends early,
+this process reads the helper's blocks itself.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from hardneg.data.ready import BlockReader, ReadyBlock
 from hardneg.data.record_source import PassageLines, PassagePart
 from hardneg.process.threads import usable_cpus
 
-ALONE = 64  # blocks that are read before a helper is started: it takes some tenths of a second to come
+ALONE = 64  # blocks that are read before a helper is started, which takes some tenths of a second
 ROOM = 1 << 20  # bytes of a pipe
-WAITING = 2  # blocks that a helper has
+WAITING = 2  # blocks that the helper has at most
 HEAD = 8  # bytes of a message's length
-AHEAD = 6  # blocks that wait to be written
+AHEAD = 6  # blocks that wait to be written, at most
 
 Found = tuple[PassagePart, ReadyBlock | None]
 
 
 def ready_parts(parts: Iterator[PassagePart]) -> Generator[Found, None, None]:
-    """Each part in its order, and ready to be written; None where its records must be read one by one.
+    """Yield each part, in order, with its block ready to be written; None: its records must be read one by one.
 
-    All before a fault of the source comes before it.
+    Parts that come before a fault of the source are yielded before it is raised.
     """
     reading = _Reading()
     try:
@@ -60,7 +60,7 @@ class _Reading:
     def __init__(self) -> None:
         self.reader, self.helper = BlockReader(), Helper()
         self.seen, self.many = 0, usable_cpus() > 1
-        self.waiting: deque[tuple[PassageLines, ReadyBlock | None, bool]] = deque()  # and if the helper has it
+        self.waiting: deque[tuple[PassageLines, ReadyBlock | None, bool]] = deque()  # True: the helper has it
 
     def add(self, part: PassageLines) -> None:
         """Read a part, or let the helper."""
@@ -71,7 +71,7 @@ class _Reading:
             self.waiting.append((part, self.reader.read(part.data, part.fields), False))
 
     def found(self, most: int) -> Iterator[Found]:
-        """The first parts, until at most so many are left and the helper has not read the next one."""
+        """Yield the first parts; wait for the helper only while more than ``most`` parts are left."""
         while self.waiting and (len(self.waiting) > most or not self.waiting[0][2] or self.helper.has_read()):
             part, block, given = self.waiting.popleft()
             if given:
@@ -80,7 +80,7 @@ class _Reading:
                 except (OSError, EOFError):
                     block = self.reader.read(part.data, part.fields)
             yield part, block
-            del part, block  # or they would be held while the next ones are read
+            del part, block  # otherwise they would stay in memory while the next ones are read
 
     def close(self) -> None:
         """End the helper."""
@@ -92,11 +92,11 @@ class Helper:
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
-        self.sent: deque[int] = deque()  # bytes of what it has
+        self.sent: deque[int] = deque()  # bytes of each message that the process has not answered
         self.gone = False
 
     def take(self, part: PassageLines) -> bool:
-        """Give it a block, unless it has enough."""
+        """Send the process a block, unless it has enough; returns whether the block was sent."""
         if self.gone or len(self.sent) >= WAITING:
             return False
         message = marshal.dumps((part.data, dict(part.fields)))
@@ -114,7 +114,7 @@ class Helper:
         return True
 
     def _start(self) -> subprocess.Popen[bytes]:
-        """Start the process; a signal of the terminal does not reach it, it ends with this one's pipe."""
+        """Start the process. Signals of the terminal do not reach it; it ends when this one's pipe closes."""
         same = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # so that it finds this very package
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "hardneg.data.helper"],
@@ -129,13 +129,13 @@ class Helper:
         return self.process
 
     def has_read(self) -> bool:
-        """Whether it says something, or has ended."""
+        """Whether a result of the process can be read, or the process has ended."""
         if self.process is None or self.process.stdout is None:
             return True
         return bool(select.select([self.process.stdout], [], [], 0)[0])
 
     def result(self) -> ReadyBlock | None:
-        """The next block that it has read; raises :class:`EOFError` where it has ended."""
+        """The next block that the process has read; raises :class:`EOFError` if the process has ended."""
         if self.process is None or self.process.stdout is None:
             raise EOFError
         try:

@@ -36,7 +36,7 @@ FOLDERS: Mapping[str, Callable[[Path], Source]] = {
     "flagembedding": pairs.records,
     "corpus": pairs.corpus_records,
 }
-# Formats of which one file is enough.
+# Formats that may be a single file.
 OF_FILES = frozenset({"pairs", "sentence-transformers", "flagembedding", "corpus", "tevatron", "dpr"})
 NAMES: Mapping[str, Callable[[str], Source]] = {
     "pydocs": pydocs.records,
@@ -55,12 +55,12 @@ SIGNS: Sequence[tuple[str, tuple[set[str], str]]] = (
     ("msmarco", ({"collection.tsv"}, r".*\.query\.txt|queries\..*\.tsv")),
     ("qa", ({"corpus.tsv"}, r".*\.jsonl")),
 )
-# And if the names of the columns do not tell it either:
+# Signs that are tried if the names of the columns do not tell the format either.
 LATER_SIGNS: Sequence[tuple[str, tuple[set[str], str]]] = (
     ("tevatron", (set(), r"(?!queries\.|corpus\.).*\.jsonl")),
     ("dpr", (set(), r".*\.json")),
 )
-# The files of a convention as a message names them, with the pattern of a name.
+# The files of each convention: the name that a message shows, and the pattern of real names.
 PARTS: Mapping[str, Sequence[tuple[str, str]]] = {
     "beir": [
         ("corpus.jsonl", r"corpus\.jsonl"),
@@ -173,7 +173,7 @@ def detect(data: str) -> str:
 
 
 def by_names(names: Set[str], signs: Sequence[tuple[str, tuple[set[str], str]]]) -> str | None:
-    """The first format whose signs the names of a folder's files have."""
+    """The first format whose signs fit the names of a folder's files."""
     for format, (needed, pattern) in signs:
         if needed <= names and any(re.fullmatch(pattern, name) for name in names):
             return format
@@ -181,10 +181,10 @@ def by_names(names: Set[str], signs: Sequence[tuple[str, tuple[set[str], str]]])
 
 
 def of_columns(files: Sequence[Path]) -> str | None:
-    """The format of some files by the names of the columns of each, or of the fields of a first record."""
+    """The format of some files, told by the names of their columns or of the fields of their first records."""
     found = {kind for path in files if (kind := kind_of_file(path))}
     if found == {"corpus"} and any(re.match(r"queries|topics|qrels", path.name) for path in files):
-        return None  # the rest of another convention
+        return None  # an incomplete folder of another convention
     return next((kind for kind in ("pairs", "tevatron", "dpr", "corpus") if kind in found), None)
 
 
@@ -195,7 +195,7 @@ def kind_of_file(path: Path) -> str | None:
     try:
         columns = tuple(columns_of(path))
     except InputError:
-        return None  # whoever reads it says what is wrong
+        return None  # a reader of the file will say what is wrong
     if pair_columns(columns):
         return "pairs"
     if {"positive_passages", "positive_document_ids"} & {*columns}:
@@ -206,7 +206,7 @@ def kind_of_file(path: Path) -> str | None:
 
 
 def existing_place(data: str, *, file: bool) -> Path:
-    """The folder that the user named, or the ``file`` if that may be; raises if it is not there."""
+    """The folder that the user named, or the file if ``file`` allows one; raises if it does not exist."""
     if not data.strip():
         raise SettingsError("BAD_SETTING", "the place of the data is empty", "name a folder or a file")
     place = Path(data)

@@ -1,7 +1,7 @@
-"""What people judged of single passages, in a file: which negatives are none.
+"""People's judgements of single passages, in a file; they say, for example, which negatives are relevant.
 
 The file has tab-separated columns with the header ``query-id``, ``passage-id``, ``label``, as the audit's page
-saves it. A label wins over what the collection says of the pair.
+saves it. A label overrides what the collection says of the pair.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RELEVANT: tuple[Label, ...] = ("positive", "relevant")
 
 @dataclass(frozen=True)
 class JudgedIds:
-    """The lines of a file, by ids; no pair stands twice."""
+    """The judgements of a file, by query id and passage id; each pair occurs once."""
 
     path: Path
     pairs: Mapping[tuple[str, str], tuple[Label, int]]  # (query id, passage id) -> label, line
@@ -57,7 +57,7 @@ class JudgedIds:
         return Judgements(rows[0][order], rows[1][order], labels[order], self.text())
 
     def text(self) -> str:
-        """The file as it is kept: by query and passage, whatever the order was."""
+        """The text of the file as it is kept: sorted by query and passage, whatever the order of its lines was."""
         lines = ["\t".join(COLUMNS), *("\t".join((*pair, self.pairs[pair][0])) for pair in sorted(self.pairs))]
         return "\n".join(lines) + "\n"
 
@@ -82,7 +82,7 @@ class Judgements:
         return self.query_rows[some], self.passage_rows[some]
 
     def counts(self) -> dict[str, int]:
-        """How many pairs have each label, for those that any has."""
+        """The number of pairs with each label; labels without pairs are left out."""
         return {label: n for i, label in enumerate(LABELS) if (n := int(np.count_nonzero(self.labels == i)))}
 
     def are(self, query_rows: Int32, passage_rows: Int32, *labels: Label) -> NDArray[np.bool_]:
@@ -91,16 +91,16 @@ class Judgements:
         return np.isin(pair_keys(query_rows, passage_rows), pair_keys(queries, passages))
 
     def amend(self, positives: Positives) -> Positives:
-        """Append what is ``positive`` to the positives of its query, and take out what is ``negative``.
+        """Append passages labelled ``positive`` to their query's positives; remove those labelled ``negative``.
 
-        Those of other queries are left aside. The order of the positives that stay is kept.
+        Judgements of other queries are ignored. The remaining positives keep their order.
         """
         given = owners(positives.offsets)
         kept = ~self.are(positives.query_rows[given], positives.passage_rows, "negative")
         return _joined(positives.query_rows, given[kept], positives.passage_rows[kept], *self.pairs("positive"))
 
     def with_relevant(self, positives: Positives) -> Positives:
-        """Append all that is relevant to the positives of its query: what must never be a negative there."""
+        """Append all passages judged relevant to their query's positives; none of these may be its negative."""
         given = owners(positives.offsets)
         return _joined(positives.query_rows, given, positives.passage_rows, *self.pairs(*RELEVANT))
 
@@ -155,8 +155,8 @@ def read_judgements(path: Path) -> JudgedIds:
 
     Raises
     ------
-    InputError : there is no header, a line has another number of columns, no id, or an unknown label; or a pair
-        stands twice with different labels.
+    InputError : there is no header; a line has another number of columns, an empty id or an unknown label; or a
+        pair occurs twice with different labels.
     """
     pairs: dict[tuple[str, str], tuple[Label, int]] = {}
     for line, (query, passage, label) in read_columns(path, COLUMNS):

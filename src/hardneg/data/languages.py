@@ -46,7 +46,7 @@ STEMMED: Mapping[str, str] = {
 }
 # Scripts without blanks between words: pairs of neighbouring characters, as Lucene's analyser for CJK makes them.
 BIGRAMS: Mapping[str, str] = {"chinese": "zh", "japanese": "ja", "korean": "ko", "thai": "th"}
-# Words that another package finds, by the extra of hardneg that installs it.
+# Languages whose words another package finds, and the extra of hardneg that installs this package.
 SEGMENTED: Mapping[str, str] = {"chinese-words": "chinese", "japanese-words": "japanese"}
 PLAIN = "plain"  # words between blanks as they are, of any other language
 LANGUAGES = (*STEMMED, *BIGRAMS, *SEGMENTED, PLAIN)

@@ -17,10 +17,9 @@ from hardneg.keyed_random import UInt64, hash64, key
 from hardneg.records import Int64
 
 WIDTH = 4  # characters of a run
-HASHES, ROWS = (
-    64,
-    4,
-)  # of a signature; rows of a band: with 16 bands, 80 % alike are met with certainty, 50 % by chance
+# Hashes of a signature, and those of a band. With 16 bands, texts that are 80 % alike agree in a band in 99.98 %
+# of cases, texts that are 50 % alike in 64 %.
+HASHES, ROWS = 64, 4
 LEAST = 0.8  # share of equal hashes from which on texts count as nearly equal
 LONGEST = 2_000  # characters of a text that are looked at
 BLOCK = 512  # texts hashed together
@@ -29,7 +28,7 @@ _WORD = re.compile(r"\w+")
 
 
 def plain(text: str) -> str:
-    """A text without case, marks of punctuation and extra blanks; equal ones are the same text for people."""
+    """A text without case, punctuation and extra blanks; texts that are equal in this form read the same."""
     return " ".join(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
 
 

@@ -15,11 +15,11 @@ class ReadyBlock(NamedTuple):
     """Passages as they are written, by column: ids, titles, texts."""
 
     n: int
-    joined: tuple[bytes, ...]  # UTF-8, the strings behind one another
+    joined: tuple[bytes, ...]  # UTF-8, the strings concatenated
     lengths: tuple[bytes, ...]  # int64 [n] each
     id_hashes: bytes  # eight bytes each
     text_hashes: bytes
-    ignored: tuple[str, ...]  # fields that every record has besides
+    ignored: tuple[str, ...]  # other fields, which every record has
 
 
 def ready_block(found: PlainPassages, ignored: tuple[str, ...] = ()) -> ReadyBlock:
@@ -30,13 +30,13 @@ def ready_block(found: PlainPassages, ignored: tuple[str, ...] = ()) -> ReadyBlo
 
 
 class BlockReader:
-    """Reads blocks of JSON Lines that are alike; it remembers the mould of the last one."""
+    """Reads blocks of JSON Lines that are alike; it remembers the mould (the common form) of the last block."""
 
     def __init__(self) -> None:
         self.moulds = Moulds()
 
     def read(self, data: bytes, fields: Mapping[str, bytes | None]) -> ReadyBlock | None:
-        """The passages of some lines (see ``PassageLines``); None where each must be read by itself."""
+        """The passages of some lines (see ``PassageLines``); None where each line must be read by itself."""
         lines = self.moulds.lines(data)
         columns = None if lines is None else lines.columns(fields)
         if lines is None or columns is None:

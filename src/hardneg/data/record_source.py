@@ -32,11 +32,12 @@ class PassageLines:
 
     Parameters
     ----------
-    line : the number of the first.
+    line : the number of the first line.
     data : the lines, as UTF-8 if nothing is wrong, without the last line break.
-    fields : the names of the fields of id, title and text, with the string of one that may be missing.
-    records : a function that reads them one by one.
-    ignored : where other fields are counted.
+    fields : the names of the fields of id, title and text, each with the string to use where the field is missing;
+        None: it must be there.
+    records : a function that reads the passages one by one.
+    ignored : the counter of the other fields.
     """
 
     path: Path
@@ -79,7 +80,7 @@ class JudgementRecord(NamedTuple):
 class GivenRecord(NamedTuple):
     """The negatives that a source gives for a query, as texts, with its positives.
 
-    A teacher's scores of the positives and of the negatives are empty where there are none.
+    The lists of a teacher's scores, of the positives and of the negatives, are empty if the source has no scores.
     """
 
     split: str
@@ -103,10 +104,10 @@ class Source:
     passages, queries, judgements : functions that yield records in source order.
     inputs : digests of what the streams read, by name; equal inputs mean an equal collection.
     ignored : number of times that each unused field was seen, counted while streaming.
-    negatives : a function that yields the negatives that the source gives beside; None: this format has none.
+    negatives : a function that yields the negatives that the source gives for queries; None: this format has none.
     language : of the passages; it decides how BM25 makes terms of them.
     corpus_alone : whether there may be no queries, so that the collection can be encoded and searched only.
-    parts : a function that yields what ``passages`` does, many at a time where that is faster; None: it is not.
+    parts : a function that yields the passages in blocks, for formats where this is faster; None: it is not.
     """
 
     format: str
@@ -121,7 +122,7 @@ class Source:
     parts: Callable[[], Iterator[PassagePart]] | None = None
 
     def passage_parts(self) -> Iterator[PassagePart]:
-        """All passages in source order, in blocks or one by one, as is faster."""
+        """All passages in source order, in blocks or one by one, whichever is faster."""
         return iter([self.passages()]) if self.parts is None else self.parts()
 
 

@@ -32,7 +32,7 @@ def hash_bytes(data: bytes) -> bytes:
 
 
 def hash_each(data: Iterable[bytes]) -> bytes:
-    """The hashes of some strings of bytes, behind one another."""
+    """The concatenated hashes of some byte strings."""
     return b"".join(map(blake2b.digest, map(partial(blake2b, digest_size=8), data)))
 
 
@@ -131,7 +131,7 @@ class TextColumnWriter:
         self.lengths.append(len(data))
 
     def append(self, joined: bytes, lengths: bytes) -> None:
-        """Append strings, given as UTF-8 behind one another, with their lengths as int64."""
+        """Append strings, given as concatenated UTF-8, with their lengths as int64."""
         self.stream.write(joined)
         self.lengths.frombytes(lengths)
 
@@ -198,7 +198,7 @@ def write_id_table(draft: Draft, name: str, table: str, hashes: UInt64) -> None:
 
 
 def first_rows(column: TextColumn, hashes: UInt64) -> Int64:
-    """The first row that holds the same string as each row [n]: the row itself if none before it does."""
+    """For each row [n], the first row that holds the same string: the row itself if no earlier row does."""
     order = np.argsort(hashes, kind="stable")
     sorted_hashes = hashes[order]
     starts = np.flatnonzero(np.r_[True, sorted_hashes[1:] != sorted_hashes[:-1]]) if len(order) else order

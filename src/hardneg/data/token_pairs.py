@@ -1,7 +1,7 @@
-"""Pairs of a query and a passage as one token sequence each, put together from token stores.
+"""Pairs of a query and a passage as one token sequence each, joined from the tokens in token stores.
 
-Both texts are tokens already, so nothing is tokenised twice: a pair is the query's tokens and the passage's, with
-the special tokens that the tokenizer itself puts around and between two texts.
+The stores hold both texts as tokens, so nothing is tokenised twice. A pair is the query's tokens and the passage's
+tokens, with the special tokens that the tokenizer itself puts around and between two texts.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class PairForm:
 
         Raises
         ------
-        SettingsError : it has none: two texts would have fewer special tokens than one, or change places.
+        SettingsError : the tokenizer has no such form: two texts would have fewer special tokens than one, or
+            change places.
         """
         pair = post_processed(tokenizer, "a", "b")
         query, passage = (pair.sequence_ids.index(text) for text in (0, 1))
@@ -83,9 +84,9 @@ class PairForm:
 class PairTemplate:
     """How texts become the token sequences of pairs.
 
-    A pair holds what its stores hold, prompts too: with a bi-encoder's own templates its prompts are in, and one
-    pair of stores serves for both models. A model that only reads pairs has templates without prompts, unless it
-    was trained with some. Titles stand before passages as in any store.
+    A pair holds the tokens of its stores, prompts included. With the templates of a bi-encoder, pairs contain the
+    bi-encoder's prompts, and both models share its two stores. A model that only reads pairs has templates without
+    prompts, unless it was trained with prompts. Titles stand before passages as in any store.
 
     Attributes
     ----------
@@ -99,7 +100,7 @@ class PairTemplate:
 
     @classmethod
     def whole(cls, query: TextTemplate, passage: TextTemplate, form: PairForm, max_length: int) -> PairTemplate:
-        """With passages kept as long as a pair can show them: pairs are what the tokenizer makes of the texts."""
+        """A template that keeps passages as long as a pair has room for: it makes the tokenizer's own pairs."""
         longest = max_length - form.special + sum(form.around)
         return cls(query, replace(passage, max_length=longest), max_length)
 
@@ -164,14 +165,17 @@ class PairStore:
         return TokenBatch(ids, offsets, types)
 
     def read_documents(self, query_rows: Rows, passage_rows: Rows) -> tuple[TokenBatch, Int64 | None]:
-        """Each query with every sequence of its passage, and how these are dealt out [n + 1]; None: one each."""
+        """The pairs of each query with every sequence of its passage, and each query's offsets [n + 1] in them.
+
+        The offsets are None where every passage is one sequence.
+        """
         if (first := getattr(self.passages, "first", None)) is None:
             return self.read(query_rows, passage_rows), None
         sequences, offsets = take_spans(first, passage_rows)
         return self.read(np.repeat(query_rows, spans(offsets)), sequences), offsets
 
     def _kept(self, query_rows: Rows, passage_rows: Rows) -> tuple[Int64, Int64]:
-        """How many tokens of the query and of the passage a pair has, without special ones [n] each."""
+        """The numbers of query tokens [n] and of passage tokens [n] in each pair, without special tokens."""
         around, room = sum(self.form.around), self.max_length - self.form.special
         query, passage = (
             side.offsets[1:][rows] - side.offsets[rows] - around
@@ -181,6 +185,6 @@ class PairStore:
 
 
 def _places(starts: Int64, lengths: Int64) -> Int64:
-    """The indices of consecutive elements from each of ``starts`` on, ``lengths`` of them."""
+    """The indices of ``lengths[i]`` consecutive elements from ``starts[i]`` on, for each i in turn."""
     offsets = offsets_of(lengths)
     return np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])

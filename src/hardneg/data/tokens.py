@@ -32,7 +32,7 @@ from hardneg.storage.lease import made_once
 
 KIND = "tokens"
 BLOCK = 4096  # texts tokenised at once
-ENOUGH = 256  # texts for which it pays to look at words one by one
+ENOUGH = 256  # number of texts from which on it pays to tokenise word by word
 
 
 class Column(Protocol):
@@ -73,7 +73,7 @@ class TokenStore:
 
     Attributes
     ----------
-    digest : identity of the sequences; what was counted while they were made is not in it.
+    digest : identity of the sequences; it leaves out what was counted while they were made.
     cut : how many texts lost tokens to the length; None: an older hardneg made the store, and did not count them.
     """
 
@@ -105,7 +105,7 @@ class TokenStore:
         return sequence if self.first is None else int(np.searchsorted(self.first, sequence, side="right")) - 1
 
     def read_documents(self, rows: NDArray[np.integer]) -> tuple[TokenBatch, Int64 | None]:
-        """All sequences of the texts at ``rows`` [n], in that order, and the offsets [n + 1] of each text's.
+        """All sequences of the texts at ``rows`` [n], in that order, and the offsets [n + 1] of each text in them.
 
         The offsets are None where every text is one sequence.
         """
@@ -122,7 +122,7 @@ class TokenStore:
 
 @dataclass(frozen=True, eq=False)
 class SomeTokens:
-    """Some texts of a token store, read as if the store held no others: row i is that of ``rows[i]``.
+    """Some texts of a token store, read as if the store held no others: row i here is row ``rows[i]`` there.
 
     Attributes
     ----------
@@ -308,7 +308,10 @@ def _all_sequences(
 
 
 def _sequencer(tokenizer: Tokenizer, template: TextTemplate, total: int) -> Callable[[list[str]], Sequences]:
-    """What makes the sequences of strings: by words where that is the same, and there are enough of them."""
+    """The function that makes the sequences of strings.
+
+    It works word by word if that gives the same tokens and there are enough texts for it to pay.
+    """
     if total >= ENOUGH and parts_at_blanks(tokenizer):
         _check_room(tokenizer, template.max_length)
         words = WordTokenizer(plain_tokenizer(tokenizer), special_around(tokenizer))
@@ -319,7 +322,7 @@ def _sequencer(tokenizer: Tokenizer, template: TextTemplate, total: int) -> Call
 
 def _sequences(encodings: list[Encoding], template: TextTemplate) -> Sequences:
     """The sequences of all texts: at least one for each, also where a text is empty."""
-    full = [len(one) == template.max_length for one in encodings]  # what is over is copied when it is looked at
+    full = [len(one) == template.max_length for one in encodings]  # reading ``overflowing`` copies it
     over = [of and len(one.overflowing) >= template.chunks for of, one in zip(full, encodings, strict=True)]
     counts = np.ones(len(encodings), np.int64)
     if template.chunks > 1:

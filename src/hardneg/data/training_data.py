@@ -67,14 +67,14 @@ BY_QRELS = Labels()
 
 @dataclass(frozen=True)
 class ChosenSplits:
-    """Which splits were chosen, so that the same are opened again.
+    """The names and the draw of the chosen splits, from which the same splits can be opened again.
 
     Attributes
     ----------
     train, dev, test : names; None: there is none, or dev is held out.
     held_out : training queries that are dev's instead; 0: none.
-    seed : of the draw of these.
-    dev_queries : dev has at most so many; None: all.
+    seed : the seed by which these were drawn.
+    dev_queries : dev has at most so many queries; None: all.
     """
 
     train: str
@@ -103,8 +103,8 @@ class TrainingData:
     def train(self) -> Positives:
         """The queries that can be trained on, with their judged positives.
 
-        With labels by judgements each has one or more. With labels by answers, a query that has an answer may have
-        none.
+        With ``labels = qrels`` each query has one positive or more. With ``labels = answers`` a query that has an
+        answer may have no judged positive.
 
         Raises
         ------
@@ -123,12 +123,15 @@ class TrainingData:
 
     @property
     def known(self) -> Positives:
-        """The queries of ``train`` with all that is never their negative: positives, and what people judged so."""
+        """The queries of ``train`` with all passages that are never their negatives.
+
+        These are the positives, and the passages that people judged relevant.
+        """
         return self.train if self.judgements is None else self.judgements.with_relevant(self.train)
 
     @property
     def judged(self) -> dict[str, Qrels]:
-        """The splits that judge, by name; the first is the one that people look at."""
+        """The splits that are measured on, by name; test comes first, as it is the one that people look at."""
         both = {"test": self.test, "dev": self.dev}
         return {name: qrels for name, qrels in both.items() if qrels is not None}
 
@@ -145,12 +148,12 @@ class TrainingData:
 
 @dataclass(frozen=True)
 class Splits:
-    """Which split trains, which one chooses the state that is kept, and which one measures it.
+    """Which split is trained on, which one chooses the state that is kept, and which one measures this state.
 
     Attributes
     ----------
-    dev : a name; ``auto``: the split "dev" or, without one that has judgements, "dev.small" or "validation", else
-        a tenth of the training queries, held out, at most 500 (or the setting ``dev_queries``); ``none``.
+    dev : a split's name. ``auto``: the first of ``DEV_NAMES`` that has judgements; if there is none, a tenth of
+        the training queries is held out, at most 500 (or the setting ``dev_queries``). ``none``: no dev split.
     test : a name, or ``none``; the default is left out where it is absent or has no judgements.
     """
 
@@ -227,7 +230,7 @@ def choose_splits(
 
 
 def warn_of_same(train: str, dev: str | None, test: str | None) -> None:
-    """Warn where a split has two uses: what is measured on it is too good."""
+    """Warn where a split has two uses, which makes the figures measured on it too good."""
     if dev == train:
         log.warning(
             "dev is the split '%s' that is trained on, so its figures are too good; leave --dev out", train
@@ -268,10 +271,11 @@ def held_out_of(
 
 
 def draw_dev(dev: Qrels, collection: Collection, most: int) -> Qrels:
-    """At most so many queries of dev: first those with a relevant passage and an answer, then those with either.
+    """At most ``most`` queries of dev: first those with a relevant passage and an answer, then those with either.
 
-    Among these they are the ones with the smallest hashes of their ids: the same for every seed and order of the
-    source, and a smaller draw is a part of a larger one. So experiments can be compared on the smallest.
+    Among queries of the same kind, those with the smallest hashes of their ids are drawn. So the draw depends
+    neither on a seed nor on the order of the source. A smaller draw is a part of a larger one, so experiments can
+    be compared on the smallest.
     """
     judged, answered = spans(dev.positives().offsets) > 0, has_answer(collection, dev)
     words = hash64(key(0, "dev-queries"), hash_strings(collection.query_ids.take(dev.query_rows)))
@@ -283,8 +287,8 @@ def draw_dev(dev: Qrels, collection: Collection, most: int) -> Qrels:
 def amended(data: TrainingData, judgements: Judgements | None) -> TrainingData:
     """The data with what people judged of the training queries; dev and test measure as before.
 
-    What they call positive joins the positives, what they call negative is none, and ``known`` has all that is
-    relevant.
+    Passages labelled positive join the positives, passages labelled negative leave them, and ``known`` has all
+    passages that are relevant.
     """
     if judgements is None:
         return data

@@ -1,8 +1,8 @@
 """Tokenising by words: a piece of text between two blanks is tokenised once, and is looked up from then on.
 
-WordPiece with BERT's normaliser, and with a pre-tokenizer that parts words at blanks, makes of a text what it
-makes of its pieces, one after the other: every step looks at one character, or at one word. So ids are the same,
-and a piece costs a look-up. Other tokenizers are not taken. Song et al., "Fast WordPiece Tokenization", 2021.
+WordPiece, with BERT's normaliser and a pre-tokenizer that splits words at blanks, looks at one character or one
+word in every step. So the ids of a text are those of its pieces, one after the other, and a known piece costs only
+a look-up. Other tokenizers are not used in this way. Song et al., "Fast WordPiece Tokenization", 2021.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KNOWN = 1 << 18  # pieces kept at most, about 60 MiB
 
 
 class Sequences(NamedTuple):
-    """The token sequences of some texts [n], behind one another; a text has one or more of the S sequences."""
+    """The concatenated token sequences of some texts [n]; a text has one or more of the S sequences."""
 
     ids: Int32  # [T]
     lengths: Int64  # [S]
@@ -33,7 +33,7 @@ class Sequences(NamedTuple):
 
 
 def parts_at_blanks(tokenizer: Tokenizer) -> bool:
-    """Whether a tokenizer makes of a text what it makes of the pieces between its blanks, one after the other."""
+    """Whether the tokens of a text are those of the pieces between its blanks, one after the other."""
     said: dict[str, Any] = json.loads(tokenizer.to_str())
     kinds = {name: (said.get(name) or {}).get("type") for name in ("model", "normalizer", "pre_tokenizer")}
     added = [token["content"] for token in said.get("added_tokens", [])]
@@ -51,11 +51,11 @@ class _Places(dict[str, int]):
 
 
 class WordTokenizer:
-    """Tokenises texts by their pieces, and remembers these.
+    """Tokenises texts piece by piece, and remembers the ids of every piece.
 
     Parameters
     ----------
-    tokenizer : one that :func:`parts_at_blanks`, without truncation and padding.
+    tokenizer : a tokenizer that :func:`parts_at_blanks` accepts, without truncation and padding.
     around : how many special tokens it puts before and after a text.
     """
 
@@ -69,7 +69,7 @@ class WordTokenizer:
     def forget(self) -> None:
         """Forget all pieces that are known."""
         self.places = _Places()
-        self.ids: Int32 = np.zeros(0, np.int32)  # of all known pieces, behind one another
+        self.ids: Int32 = np.zeros(0, np.int32)  # of all known pieces, concatenated
         self.offsets: Int64 = np.zeros(1, np.int64)
 
     def sequences(self, texts: list[str], max_length: int, chunks: int) -> Sequences:
@@ -88,7 +88,7 @@ class WordTokenizer:
         )
 
     def _whole(self, texts: list[str]) -> tuple[Int32, Int64]:
-        """The ids of texts without special tokens, behind one another, and how many each has [n]."""
+        """The concatenated ids of texts without special tokens, and how many ids each text has [n]."""
         pieces = [text.split(BLANK) for text in texts]
         numbers = np.array([len(some) for some in pieces], np.int64)
         found = self._places([*chain.from_iterable(pieces)])

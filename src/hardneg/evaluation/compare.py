@@ -70,7 +70,7 @@ def compare_runs(
 def overlap(a: Run, b: Run, depth: int = 100) -> float:
     """Mean over queries of |A∩B| / max(|A|, |B|), of the first ``depth`` hits A and B of the two runs.
 
-    A query that one run lacks counts as 0; one without a hit in either is left out.
+    A query that one run lacks counts as 0; a query without a hit in either run is left out.
     """
     queries = np.union1d(a.query_rows, b.query_rows)
     tops = [top_rows(run, queries, depth) for run in (a, b)]

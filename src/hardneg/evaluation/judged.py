@@ -108,7 +108,7 @@ class _Judgements:
         """
         slots = np.repeat(queries << self.bits, spans(offsets))
         slots += _hash(passages, self.bits)
-        hits = np.flatnonzero(self.flags.take(slots, mode="clip"))  # without a second pass that checks bounds
+        hits = np.flatnonzero(self.flags.take(slots, mode="clip"))  # "clip" saves the pass that checks bounds
         local = np.searchsorted(offsets, hits, side="right") - 1
         keys = pair_keys(queries[local], passages[hits])
         at = np.searchsorted(self.keys, keys)
@@ -150,7 +150,7 @@ class _Block:
         return self.queries[local], rank, judgements
 
     def unsettled(self, hits: Int64, local: Int64) -> Int64:
-        """Whether each hit [m] may rank elsewhere than it stands: its list is not sorted, or a neighbour ties."""
+        """The indices of those hits [m] that may rank elsewhere: their list is not sorted, or a neighbour ties."""
         rising = np.flatnonzero(self.scores[1:] > self.scores[:-1]) + 1
         above = np.searchsorted(self.offsets, rising, side="right") - 1
         disordered = np.zeros(len(self.queries), np.bool_)

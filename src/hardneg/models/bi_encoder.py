@@ -1,4 +1,4 @@
-"""The bi-encoder: texts of both sides to vectors whose dot product is the score."""
+"""The bi-encoder: it maps texts of both sides to vectors whose dot product is the score."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class BiEncoder(TowerModel):
         return self.settings.search_template(side, self.tower(side).tokenizer_digest)
 
     def untied(self) -> BiEncoder:
-        """An encoder with a tower for each side: the passage tower is its own, the query tower a copy."""
+        """An encoder with a tower for each side: this one's tower for passages, a copy of it for queries."""
         if not self.tied:
             return self
         tower = self.tower("passage")
@@ -110,7 +110,7 @@ class BiEncoder(TowerModel):
 
         Parameters
         ----------
-        encode : by what, in place of :meth:`encode`.
+        encode : the function that encodes one side, in place of :meth:`encode`.
         """
         encode = encode or self.encode
         if not self.tied:
@@ -123,8 +123,8 @@ class BiEncoder(TowerModel):
     def digest(self, side: Side | None = None) -> str:
         """The model's identity (:meth:`TowerModel.digest`), or that of one ``side``.
 
-        The identity of a side says what vectors it makes of tokens. The other side is not in it, nor how texts
-        become tokens: token stores have digests of their own.
+        The identity of a side covers all that decides which vectors it makes of tokens. It covers neither the
+        other side nor how texts become tokens, which the digests of token stores cover.
         """
         if side is None:
             return super().digest()

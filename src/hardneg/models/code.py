@@ -1,4 +1,4 @@
-"""Code that models bring with them: run only at a revision that the user names. Loads no torch."""
+"""Code that models bring with them: it runs only at a revision that the user names. This module loads no torch."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def check_code(folder: Path, settings: dict[Path, Any]) -> str | None:
 
     Parameters
     ----------
-    settings : the contents of the folder's JSON files. A saved copy of a model whose code may run, may too.
+    settings : the contents of the folder's JSON files. If the code of a model may run, that of its saved copy may.
 
     Raises
     ------
@@ -100,11 +100,11 @@ def files_of(folder: Path, settings: dict[Path, Any]) -> Iterator[Path]:
 def references(settings: dict[Path, Any]) -> Iterator[tuple[Path, str, str]]:
     """Yield what the settings ask to load: file, name of the Auto class, and reference to the class.
 
-    Of a tokenizer the slow class comes first, then the fast one.
+    For a tokenizer, the slow class comes first, then the fast one.
     """
     for path, content in settings.items():
         asked = content.get("auto_map") if isinstance(content, dict) else None
-        if isinstance(asked, list):  # as tokenizers once said it
+        if isinstance(asked, list):  # an older form for tokenizers
             asked = {"AutoTokenizer": asked}
         for name, value in asked.items() if isinstance(asked, dict) else ():
             for reference in value if isinstance(value, list) else [value]:

@@ -1,4 +1,4 @@
-"""The cross-encoder, a ranker: query and passage in one sequence to a score."""
+"""The cross-encoder, a ranker: it reads query and passage as one sequence, and gives the pair a score."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ Activation = Literal["identity", "sigmoid"]
 class RankerSettings:
     """Everything about a ranker that is not in its weights or tokenizer; saved with the model.
 
-    Lengths are in tokens, special ones included. A pair has ``max_length`` at most; only the passage is cut for
-    it. A query alone has ``query_length`` (None: half of what a pair has room for), a passage ``passage_length``
-    (None: all that a pair can show). With ``chunks`` above 1 a passage is a document of up to so many sequences,
-    each of which is read with the query, and its score is the highest of theirs (MaxP). ``activation`` is what
-    sentence-transformers puts behind the score in ``predict``; order and losses here take the score without it.
+    Lengths are in tokens, special ones included. A pair has at most ``max_length`` tokens; only its passage is cut
+    to fit. A query alone has at most ``query_length`` (None: half of what a pair has room for), a passage alone at
+    most ``passage_length`` (None: all that a pair can show). With ``chunks`` above 1 a passage is a document of up
+    to so many sequences. Each of them is read with the query, and the document's score is their highest (MaxP).
+    ``activation`` is the function that sentence-transformers applies to the score in ``predict``; rankings and
+    losses here use the score without it.
     """
 
     max_length: int = 512
@@ -74,9 +75,9 @@ class HeadForm:
     ----------
     dense, out : names of the two Linear in a file of weights; ``{}`` stands for the transformer's own name.
     activation : a name of transformers' activations, or of a field of the configuration that holds one.
-    dropout : the field of the configuration that says the dropout before ``out``; None there: that of the layers.
+    dropout : the configuration's field with the dropout before ``out``; if it is None, that of the layers counts.
     before : likewise the field of the dropout before ``dense``; "": there is none.
-    norm : the name of a LayerNorm behind the activation, if there is one.
+    norm : the name of a LayerNorm after the activation, if there is one.
     """
 
     dense: str
@@ -141,14 +142,14 @@ class PairHead(nn.Module):
         return scores
 
     def stored_names(self, transformer: str) -> dict[str, str]:
-        """The name of each weight here → its name in a file; ``transformer`` is what the file calls that."""
+        """The name of each weight here → its name in a file, which calls the transformer ``transformer``."""
         parts = {"dense": self.form.dense.format(transformer), "norm": self.form.norm, "out": self.form.out}
         split = (name.split(".") for name in self.state_dict())
         return {f"{part}.{weight}": f"{parts[part]}.{weight}" for part, weight in split}
 
     @torch.no_grad()
     def draw(self, seed: int, spread: float) -> None:
-        """Begin anew: normal matrices with deviation ``spread``, biases 0; drawn on the CPU for all devices."""
+        """Draw new weights: normal matrices with deviation ``spread``, biases 0; on the CPU, for all devices."""
         generator = torch.Generator().manual_seed(keyed_random.key(seed, "ranker head") >> 1)
         for linear in (self.dense, self.out):
             linear.weight.copy_(torch.empty(linear.weight.shape).normal_(0.0, spread, generator=generator))
@@ -199,7 +200,7 @@ class CrossEncoder(TowerModel):
 
     @property
     def pooling(self) -> Pooling:
-        """What the head reads: the first token's state, but in ModernBERT what its configuration says."""
+        """The state that the head reads: the first token's, but in ModernBERT the one its configuration names."""
         pooling: Pooling = getattr(self.tower.transformer.config, "classifier_pooling", "cls")
         return pooling
 
@@ -207,14 +208,14 @@ class CrossEncoder(TowerModel):
     def template(self) -> PairTemplate:
         """How texts become pairs; both sides' token stores are made by it.
 
-        Where no length says otherwise a query has half of the tokens that a pair has for texts, and pairs are what
-        a tokenizer that cuts the longer text first makes of them, unless a query is longer than that half.
+        By default a query has at most half of the tokens that a pair has for texts. Pairs are then those of a
+        tokenizer that cuts the longer text first, unless a query is longer than that half.
         """
         settings, digest = self.settings, self.tower.tokenizer_digest
         around, room = sum(self.form.around), settings.max_length - self.form.special
         length = settings.query_length or room // 2 + around
         query = TextTemplate("query", length, settings.query_prompt, use_titles=False, tokenizer=digest)
-        beside = length - around if settings.chunks > 1 else 0  # of a chunk nothing is cut: the next follows it
+        beside = length - around if settings.chunks > 1 else 0  # a chunk is never cut: it fits with any query
         passage = TextTemplate(
             "passage",
             settings.passage_length or room - beside + around,
@@ -237,9 +238,9 @@ class CrossEncoder(TowerModel):
             return scores
 
     def activated(self, scores: Tensor) -> Tensor:
-        """Scores as sentence-transformers' ``predict`` shows them: behind the activation."""
+        """Scores as sentence-transformers' ``predict`` shows them: after the activation."""
         return torch.sigmoid(scores) if self.settings.activation == "sigmoid" else scores
 
     def digest(self) -> str:
-        """The model's identity; no bi-encoder has it, whatever its weights and settings."""
+        """The model's identity, which no bi-encoder shares, whatever its weights and settings."""
         return self.digest_of(self, self.each_tower(), {"kind": KIND, **asdict(self.settings)})

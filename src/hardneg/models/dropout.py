@@ -1,4 +1,4 @@
-"""Dropout for a few passes over memory on the CPU, where drawing it in torch costs a tenth of a training step."""
+"""Dropout in a few passes over memory on the CPU, where torch's own drawing takes a tenth of a training step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hardneg.process.cpu import draws_dropout
 
-STEPS = 1 << 16  # on the CPU probabilities are rounded to this part of 1: four draws from one word
+STEPS = 1 << 16  # on the CPU probabilities are rounded to multiples of 1 / STEPS: one word gives four draws
 
 
 def drop(x: Tensor, p: float) -> Tensor:
@@ -24,7 +24,7 @@ def drop(x: Tensor, p: float) -> Tensor:
 
 
 def _draws(shape: torch.Size) -> Tensor:
-    """Uniform int16 numbers of this shape, by numpy's faster generator with a seed that torch's gives."""
+    """Uniform int16 numbers of this shape, from numpy's faster generator, whose seed torch's generator gives."""
     seed = int(torch.empty((), dtype=torch.int64).random_())
     words = np.random.Generator(np.random.SFC64(seed)).integers(
         -(1 << 63), (1 << 63) - 1, size=(shape.numel() + 3) // 4, dtype=np.int64, endpoint=True

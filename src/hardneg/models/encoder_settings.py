@@ -21,11 +21,11 @@ class EncoderSettings:
     """Everything about an encoder that is not in its weights or tokenizer; saved with the model.
 
     ``dim`` cuts the vector (None: whole), after normalisation; logits are ``scale`` × score. Lengths are in
-    tokens, special ones included; a loaded model brings its own. ``search_query_length`` is that of queries once
-    the model is trained: in ``search``, in ``encode``, and of an experiment's test split. All that belongs to
-    training (its steps, mining, forgetting, dev) takes ``query_length`` (None: both are the same). With ``chunks``
-    above 1 a passage is a document of up to so many sequences of ``passage_length``, and its score is the highest
-    of theirs (MaxP; 1: FirstP). Texts are cut after ``max_characters`` (0: nowhere).
+    tokens, special ones included; a loaded model brings its own. ``search_query_length`` is the length of queries
+    after training: in ``search``, in ``encode``, and on an experiment's test split (None: ``query_length``). All
+    that belongs to training (its steps, mining, forgetting, dev) uses ``query_length``. With ``chunks`` above 1 a
+    passage is a document of up to so many sequences of ``passage_length``, and its score is the highest of theirs
+    (MaxP; 1: FirstP). Texts are cut after ``max_characters`` (0: nowhere).
     """
 
     pooling: Pooling = "cls"
@@ -57,7 +57,7 @@ class EncoderSettings:
                 raise SettingsError("BAD_SETTING", f"{name} = {value}", "give a number above 0")
 
     def template(self, side: Side, tokenizer: str = "") -> TextTemplate:
-        """How this side's texts become tokens in training; ``tokenizer`` is the digest of whose tokens."""
+        """How this side's texts become tokens in training; ``tokenizer`` is the tokenizer's digest."""
         if side == "query":
             return TextTemplate(side, self.query_length, self.query_prompt, use_titles=False, tokenizer=tokenizer)
         return TextTemplate(
@@ -79,6 +79,6 @@ class EncoderSettings:
         return replace(template, max_length=self.search_query_length or template.max_length)
 
     def embeds_as(self, other: EncoderSettings, side: Side) -> bool:
-        """Whether a model with these settings makes the vectors of a side's texts, in search, that others make."""
+        """Whether a model gives a side's texts the same vectors, in search, with these settings and ``other``."""
         same = all(getattr(self, name) == getattr(other, name) for name in OF_VECTORS)
         return same and self.search_template(side) == other.search_template(side)

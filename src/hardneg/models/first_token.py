@@ -1,7 +1,7 @@
-"""What ``cls`` pooling throws away is not computed: the last layer finishes the first tokens only.
+"""With ``cls`` pooling, the last layer is computed to its end for first tokens only.
 
-Keys and values of the last layer come from all tokens; behind its attention, nothing but the first token of each
-sequence is read. Leaving the others out is exact and saves three quarters of the layer.
+The keys and values of the last layer come from all tokens. After its attention, only the first token of each
+sequence is read. Leaving out the other tokens is exact, and saves three quarters of the layer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FAMILIES = ("bert", "electra", "roberta", "xlm-roberta", "camembert")  # whose l
 
 
 class FirstTokens:
-    """Hooks on a transformer's last layer, idle but inside :meth:`at`.
+    """Hooks on a transformer's last layer, which act only inside :meth:`at`.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How many texts are cut at the lengths in force: as their token stores count them, or on a drawn part."""
+"""How many texts are cut at the lengths in force: counted by their token stores, or estimated from a sample."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hardneg.models.tokenizing import shorter, store_of
 from hardneg.records import Int64, Side, TextTemplate
 
 SIDES: tuple[Side, Side] = ("passage", "query")
-MOST = 2_000  # texts that are looked at where their token store did not count: seconds, and right to 2 %
+MOST = 2_000  # texts of a sample, where the token store did not count: takes seconds, and is right to 2 %
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class Cut:
 
     Attributes
     ----------
-    length, own : the length in tokens at which texts are cut, and the length that the model takes as it came.
+    length, own : the length in tokens at which texts are cut, and the length that the original model takes.
     texts, cut : the number of texts, and the number of those that are cut.
     chunks : the number of sequences of ``length`` that a text may have.
     exact : whether all texts were counted; else ``cut`` is an estimate from ``drawn`` of them.
-    in_steps : whether training steps alone cut there.
+    in_steps : whether only training steps cut at this length.
     """
 
     side: Side
@@ -77,7 +77,7 @@ class Cut:
 
 
 def percent(share: float) -> str:
-    """A share in per cent for people; no share but 0 and 1 is shown as 0 or 100 %."""
+    """A share in per cent for people; shares below 1 % or above 99 % are not rounded to 0 or 100 %."""
     if share < 0.01:
         return "under 1 %"
     return "over 99 %" if 0.99 < share < 1 else f"{100 * share:.0f} %"
@@ -89,8 +89,8 @@ class Length:
 
     Attributes
     ----------
-    own : tokens that the model takes as it came.
-    in_steps : whether training steps alone cut there.
+    own : the length in tokens that the original model takes.
+    in_steps : whether only training steps cut at this length.
     """
 
     template: TextTemplate
@@ -99,9 +99,9 @@ class Length:
     in_steps: bool = False
 
     def count_cut(self, collection: Collection, cache: Path) -> Cut:
-        """The number of texts that training cuts, as their token store says; it is made on first use.
+        """The number of texts that training cuts, as counted by their token store, which is made on first use.
 
-        A store of an older hardneg does not say it: then it is estimated.
+        A store of an older hardneg has no such count: then the number is estimated.
         """
         cut = store_of(self.template, self.tokenizer, collection, cache).cut
         return self.sample_cut(collection) if cut is None else self._cut(collection, cut)
@@ -117,7 +117,7 @@ class Length:
         )
 
     def _cut(self, collection: Collection, cut: int, of: int | None = None) -> Cut:
-        """The record of ``cut`` texts ``of`` so many drawn ones, or of all."""
+        """The record of ``cut`` texts among ``of`` drawn ones; None: among all."""
         template, n = self.template, count(collection, self.template.side)
         exact = of is None or of == n
         total = cut if of is None else round(n * cut / max(of, 1))
@@ -131,7 +131,7 @@ def lengths_of(encoder: BiEncoder, own: EncoderSettings, in_steps: int | None = 
 
     Parameters
     ----------
-    own : the settings of the model as it came.
+    own : the settings of the original model.
     in_steps : tokens of a passage in training steps, where search reads more; None: both read the same.
     """
     lengths = [

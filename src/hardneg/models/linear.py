@@ -31,7 +31,10 @@ class FastLinear(nn.Linear):
 
 
 def _is_dense(x: Tensor) -> bool:
-    """Whether torch, too, adds the bias before it rounds: of what lies apart it rounds the product first."""
+    """Whether torch, too, adds the bias before it rounds.
+
+    If ``x`` is not contiguous, torch rounds the product first.
+    """
     return x.is_contiguous() and bool(x.numel())
 
 

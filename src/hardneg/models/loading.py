@@ -1,4 +1,4 @@
-"""Encoders from wherever they are: our own folders, sentence-transformers directories, Hugging Face folders."""
+"""Encoders are loaded from our own folders, sentence-transformers directories and Hugging Face folders."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def load_encoder(
 ) -> BiEncoder:
     """Load a bi-encoder, in evaluation mode and float32.
 
-    Lengths are the model's own unless they are given: those that a folder of ours or of sentence-transformers says
+    Lengths that are not given are the model's own: those that a folder of ours or of sentence-transformers states
     (``max_seq_length``), else :attr:`~hardneg.models.tower.Tower.longest`.
 
     Parameters
@@ -95,12 +95,12 @@ def open_encoder(source: ModelSource, *, recalled: Path | None = None, **overrid
 
 @dataclass(frozen=True)
 class PretrainedModel:
-    """A bi-encoder as it is read, before it is settled what is to differ from what its folders say.
+    """A bi-encoder as it is read from its folders, before other settings replace those of the folders.
 
     Attributes
     ----------
-    parts : one, or that of the queries and that of the passages.
-    told : settings that its record wants otherwise than its folders say.
+    parts : one part for both sides, or the part of the queries and that of the passages.
+    told : settings of its record, which override those of its folders.
     device : where it is to compute.
     """
 
@@ -114,7 +114,7 @@ class PretrainedModel:
         return len(self.parts) == 1
 
     def settings(self, **overrides: Any) -> EncoderSettings:
-        """What its folders say, then what its record wants, then the overrides: later ones win.
+        """The settings of its folders, overridden by those of its record, and these by ``overrides``.
 
         Raises
         ------
@@ -126,7 +126,7 @@ class PretrainedModel:
         return settings
 
     def encoder(self, **overrides: Any) -> BiEncoder:
-        """The encoder with these :meth:`settings`. It takes the parts, so one model gives one encoder."""
+        """The encoder with these :meth:`settings`. It uses the parts themselves, so a model gives one encoder."""
         settings = self.settings(**overrides)
         for part in self.parts:
             _fit_head(part.tower, settings)
@@ -134,7 +134,7 @@ class PretrainedModel:
 
 
 def read_model(source: ModelSource, *, recalled: Path | None = None) -> PretrainedModel:
-    """Read the bi-encoder of a record; raises as :func:`load_encoder`, and ``recalled`` as there."""
+    """Read the bi-encoder of a record; ``recalled`` and the faults are those of :func:`open_encoder`."""
     device = source.device_here
     allow_code(*source.allow_code)
     told = family_of(source.prompts) | source.lengths

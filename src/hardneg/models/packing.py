@@ -1,9 +1,9 @@
 """Batches without padding: which sequences go together, and encoders that run on flat tokens.
 
-A flat batch is all tokens of all sequences behind one another. Everything but attention works on single
-tokens; attention stays inside each sequence. On CUDA in half precision it is torch's ``varlen_attn``, which has
-no attention dropout; elsewhere sequences of equal length are attended together, so that nothing is ever padded
-or masked.
+A flat batch holds the tokens of all sequences, one sequence after another. Everything but attention works on
+single tokens; attention stays inside each sequence. On CUDA in half precision attention is torch's
+``varlen_attn``, which has no attention dropout. Elsewhere sequences of equal length are attended together, so that
+nothing is ever padded or masked.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GROUP = 1 << 17  # attention weights of one head computed at once: they stay in 
 LONG = 1 << 18  # attention weights of one head of a sequence; torch computes more of them in parts
 SEQUENCES = (1 << 16) - 1  # attended together at most: CUDA's grids take no more in that direction
 
-# The model types tested to run flat, and whether positions start behind the padding id.
+# The model types tested to run flat, and whether their positions start after the padding id.
 FAMILIES = {
     "bert": False,
     "distilbert": False,
@@ -100,7 +100,7 @@ def lay_out(lengths: Int64, device: torch.device) -> FlatLayout:
     offsets = offsets_of(lengths)
     positions = np.arange(offsets[-1], dtype=np.int64) - np.repeat(offsets[:-1], lengths)
     return FlatLayout(
-        groups=_groups(lengths, GROUP if device.type == "cpu" else 32 * GROUP),  # there launches cost more
+        groups=_groups(lengths, GROUP if device.type == "cpu" else 32 * GROUP),  # on CUDA launches cost more
         calls=_calls(offsets),
         positions=upload(positions, device),
         bounds=upload(offsets.astype(np.int32), device),
@@ -138,7 +138,7 @@ def can_pack(model: nn.Module) -> bool:
 
 
 def first_position(model: nn.Module) -> int:
-    """The number of the first position: 0; in RoBERTa and its kin the one behind the padding id."""
+    """The number of the first position: 0; in RoBERTa and its kin the number after the padding id."""
     config: Any = model.config
     return config.pad_token_id + 1 if FAMILIES.get(config.model_type) else 0
 
@@ -283,8 +283,8 @@ def _by_length(
 def _attend(query: Tensor, key: Tensor, value: Tensor, scaling: float, dropout: float) -> Tensor:
     """Attention by plain products of matrices, or by torch's fused kernel where that is faster.
 
-    On the CPU it is as fast only where nothing is differentiated, and in half precision only with AMX. It needs
-    less memory, so it computes what is too long for plain products.
+    On the CPU the fused kernel is as fast only without gradients, and in half precision only with AMX. It needs
+    less memory, so it also computes sequences that are too long for plain products.
     """
     if not dropout and not (torch.is_grad_enabled() and query.requires_grad):
         half = query.dtype in (torch.bfloat16, torch.float16)

@@ -46,9 +46,9 @@ def score_pairs(
     ----------
     queries, passages : token stores made by the ranker's template, or its tokens of a few texts.
     budget : tokens of one batch; a longer pair is alone.
-    precision : what the transformer computes in; None: what it computes in now.
+    precision : the precision that the transformer computes in; None: its present one.
     progress : called with the pairs done and those in all.
-    named : what a message calls query and passage of these rows.
+    named : the name, in a message, of the query and the passage at two rows.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def _score_window(
 
 
 def _within(progress: Tick, start: int, n: int, total: int) -> Tick:
-    """Progress over the sequences of a window, told as pairs: it holds ``n`` of all, from ``start`` on."""
+    """Progress over the sequences of a window, reported as pairs; it has ``n`` of all pairs, from ``start`` on."""
     return lambda done, sequences: progress(start + done * n // sequences, total)
 
 

@@ -33,7 +33,7 @@ NEEDED = (
 
 
 class PlainConfig(SimpleNamespace):
-    """The settings of a transformer by transformers' names, and what of them a model's identity says."""
+    """The settings of a transformer by transformers' names, and those of them that a model's identity covers."""
 
     def __init__(self, values: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
         super().__init__(**values)
@@ -41,7 +41,7 @@ class PlainConfig(SimpleNamespace):
         self._attn_implementation = ATTENTION
 
     def to_diff_dict(self) -> dict[str, Any]:
-        """What transformers' configuration says where it differs from a default one."""
+        """The settings in which transformers' configuration differs from a default one."""
         return self._identity
 
 
@@ -170,7 +170,7 @@ def plain_bert(config: PlainConfig, weights: Mapping[str, Tensor]) -> PlainBert 
 
     Parameters
     ----------
-    weights : by the names of a file, with ``bert.`` before them or without; what has no place here is left out.
+    weights : by their names in a file, with or without ``bert.`` before them; others than the model's are ignored.
     """
     model = PlainBert(config)
     ours = model.state_dict()

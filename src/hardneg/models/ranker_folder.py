@@ -12,7 +12,7 @@ from hardneg.models.pretrained import read_json_object
 from hardneg.models.st_folder import CONFIG, MODULES, TRANSFORMER_CONFIG, read_modules
 from hardneg.storage.artifacts import MANIFEST, open_artifact, read_manifest
 
-SETTINGS = "hardneg_ranker.json"  # what nobody else has a place for
+SETTINGS = "hardneg_ranker.json"  # settings that no other format has a place for
 TASK = "sequence-classification"
 CLASSIFIER = "ForSequenceClassification"  # how the names of transformers' classes end
 ACTIVATIONS: dict[str, Activation] = {"Identity": "identity", "Sigmoid": "sigmoid"}
@@ -106,7 +106,7 @@ def _transformer(folder: Path) -> Path:
 
 
 def _activation(folder: Path, config: dict[str, Any]) -> Activation:
-    """What stands behind the score, in newer and older spellings; sentence-transformers' default is a sigmoid."""
+    """The activation after the score, in newer or older spelling; sentence-transformers' default is a sigmoid."""
     modular = _json(folder / CONFIG) if (folder / MODULES).is_file() else {}
     old = config.get("sentence_transformers") or {}
     said = modular.get("activation_fn") or old.get("activation_fn")
@@ -133,7 +133,7 @@ def _classifies(config: dict[str, Any]) -> bool:
 
 
 def _labels(config: dict[str, Any]) -> int:
-    """Labels of a classifier; where nothing is said it has transformers' two."""
+    """The number of labels of a classifier; without a setting it is transformers' default, two."""
     names = config.get("id2label")
     return len(names) if isinstance(names, dict) else int(config.get("num_labels") or 2)
 

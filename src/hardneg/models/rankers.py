@@ -1,4 +1,4 @@
-"""Rankers from folders and to folders, and new ones from encoders."""
+"""Reading rankers from folders, writing them to folders, and making new ones from encoders."""
 
 from __future__ import annotations
 
@@ -109,10 +109,10 @@ def open_ranker(source: ModelSource, **overrides: Any) -> CrossEncoder:
 
 
 def new_ranker(source: ModelSource, *, seed: int, **overrides: Any) -> CrossEncoder:
-    """A ranker that begins with the transformer of a bi-encoder, or of any encoder, and a new head; says so.
+    """A ranker that begins with the transformer of a bi-encoder, or of any encoder, and a new head.
 
-    Of two towers it takes that of the queries. A pooler that a BERT brings is kept, as transformers keeps it; all
-    else of the head is drawn from the seed.
+    A line for the user says so. From two towers the ranker takes that of the queries. A pooler that a BERT brings
+    is kept, as transformers keeps it; all other weights of the head are drawn from the seed.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def _stored_head(tower: Tower, folder: Path, source: ModelSource) -> PairHead:
 
 
 def _take_pooler(head: PairHead, folder: Path, source: ModelSource) -> bool:
-    """Let the head begin with the pooler that lies beside a transformer; whether there is one."""
+    """Let the head begin with the pooler that is stored with a transformer; returns whether there is one."""
     if "pooler" not in head.form.dense:
         return False
     file, bare = find_weights(folder, source), head.form.dense.removeprefix("{}.")
@@ -167,7 +167,7 @@ def _take_pooler(head: PairHead, folder: Path, source: ModelSource) -> bool:
 
 
 def _stored(file: Path, names: list[str], *, ending: bool = False) -> dict[str, Tensor]:
-    """The tensors of these names, or of names that end so, wherever a file of weights or its parts have them."""
+    """The tensors with these names, or with names that end in them, from a file of weights or all of its parts."""
     files = [file]
     if file.suffix == ".json":
         places = read_json_object(file)["weight_map"]
@@ -185,7 +185,7 @@ def _named(name: str, names: list[str], ending: bool) -> bool:
 
 
 def _set_labels(tower: Tower) -> None:
-    """One label in the configuration, whatever it was called: no folder's habits are part of the identity."""
+    """Set one label of a fixed name in the configuration, so that a folder's names do not change the identity."""
     config: Any = tower.transformer.config
     config.id2label, config.label2id, config.problem_type = {0: "LABEL_0"}, {"LABEL_0": 0}, None
     for name in OLD:
@@ -212,14 +212,14 @@ def save_ranker(
     inputs: Mapping[str, str] | None = None,
     replace: bool = False,
 ) -> None:
-    """Publish a ranker as a folder that transformers reads as a classifier of one label, of any version.
+    """Publish a ranker as a folder that any version of transformers reads as a classifier of one label.
 
     sentence-transformers' ``CrossEncoder`` reads it as a model with the same scores, activation and length.
 
     Parameters
     ----------
     card : what the model card says before use and settings.
-    metadata : what the card's head says besides, for machines.
+    metadata : further entries of the card's head, for machines.
     inputs : digests of what made the model, for the manifest.
     replace : allow a ranker at ``path`` to be replaced.
 
@@ -235,7 +235,7 @@ def save_ranker(
 
 
 def _write_model(draft: Draft, ranker: CrossEncoder) -> None:
-    """Configuration, tokenizer and weights; names of types are written out, or versions differ in them."""
+    """Write configuration, tokenizer and weights; names of inputs are written out, as versions differ in them."""
     from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING as CLASSIFIERS
 
     tower, config = ranker.tower, copy.deepcopy(ranker.tower.transformer.config)

@@ -1,7 +1,7 @@
-"""Less memory for a longer step: what a layer computed is dropped, and computed again in the backward pass.
+"""Less memory for a longer step: the states inside a layer are dropped, and computed again in the backward pass.
 
-Only what goes into each layer is kept. The last layer keeps everything: the backward pass begins with it, so its
-states must be there at the moment when most memory is taken, and to compute them twice would save nothing.
+Only the input of each layer is kept. The last layer keeps everything. The backward pass begins with it, so its
+states must be there when memory is at its peak, and computing them twice would save nothing.
 Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016.
 """
 
@@ -23,7 +23,7 @@ def recompute_layers(model: nn.Module) -> None:
 
     Raises
     ------
-    SettingsError : a transformer cannot.
+    SettingsError : a transformer cannot compute its layers again.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
 

@@ -1,4 +1,4 @@
-"""Top layers begun anew: a start that knows the language, and less of retrieval."""
+"""New weights for the top layers: the model then starts with its knowledge of language, and less of retrieval."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 from hardneg import keyed_random
 from hardneg.errors import SettingsError
 
-if TYPE_CHECKING:  # it takes seconds to import, and a plan does without
+if TYPE_CHECKING:  # importing it takes seconds, and a plan does not need it
     from transformers import PreTrainedModel
 
 
@@ -23,7 +23,7 @@ def reinitialize(transformer: PreTrainedModel, layers: int, *, seed: int) -> Non
 
     Raises
     ------
-    SettingsError : the model has fewer layers, or shares one among all.
+    SettingsError : the model has fewer layers, or uses one layer again and again.
     """
     stack = layers_of(transformer)
     if layers > len(stack):
@@ -37,7 +37,7 @@ def reinitialize(transformer: PreTrainedModel, layers: int, *, seed: int) -> Non
 
 
 def layers_of(transformer: PreTrainedModel) -> nn.ModuleList:
-    """The layers of a transformer from the bottom up; none where one layer is used again and again."""
+    """The layers of a transformer from the bottom up; an empty list where one layer is used again and again."""
     depth = transformer.config.num_hidden_layers
     found = (m for m in transformer.modules() if isinstance(m, nn.ModuleList) and len(m) == depth)
     return next(found, nn.ModuleList())

@@ -1,8 +1,7 @@
-"""What transformers made of a model's folder, kept in the cache, so that a search need not import transformers.
+"""A model's folder as transformers read it, kept in the cache, so that a search need not import transformers.
 
-Kept are the configuration and the tokenizer, as transformers read them; weights come from the folder each time.
-A record belongs to the settings and tokenizer files of a folder, and to the versions of the packages that read
-them.
+A record in the cache has the configuration and the tokenizer; weights come from the folder each time. It is found
+by the digests of the folder's settings and tokenizer files, and by the versions of the packages that read them.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from hardneg.storage.artifacts import (
 
 KIND = REMEMBERED  # of a record
 VERSION = 1
-READ = ("*.json", "*.txt", "*.model")  # what transformers reads of a folder besides weights
+READ = ("*.json", "*.txt", "*.model")  # the files that transformers reads in a folder besides weights
 PACKAGES = ("transformers", "tokenizers")
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 
@@ -57,7 +56,7 @@ class Remembered:
 
 
 def recall(folder: Path, source: ModelSource, cache: Path) -> Remembered | None:
-    """What is known of a folder, with its weights; None where :func:`remember` has kept nothing of it.
+    """The remembered model of a folder, with its weights; None where :func:`remember` has kept nothing of it.
 
     Raises
     ------
@@ -73,7 +72,7 @@ def recall(folder: Path, source: ModelSource, cache: Path) -> Remembered | None:
         open_artifact(place, KIND)
         said = read_json(place / CONFIG)
         tokenizer = Tokenizer.from_file(str(place / TOKENIZER))
-    except HardnegError:  # a damaged record is none
+    except HardnegError:  # a damaged record counts as missing
         return None
     stored = read_tensors(weights)
     model = plain_bert(PlainConfig(said["values"], said["identity"]), stored)
@@ -85,7 +84,7 @@ def recall(folder: Path, source: ModelSource, cache: Path) -> Remembered | None:
 
 
 def remember(folder: Path, transformer: Any, tokenizer: Any, source: ModelSource, cache: Path) -> None:
-    """Keep what transformers read in a folder, where a plain BERT is the same model."""
+    """Keep what transformers read in a folder, if a plain BERT is the same model."""
     config = transformer.config
     if not _is_plain(transformer) or check_code(folder) is not None:
         return
@@ -108,7 +107,7 @@ def remember(folder: Path, transformer: Any, tokenizer: Any, source: ModelSource
         with publish(place, KIND, settings={"version": VERSION}, inputs={}, replace=True) as draft:
             draft.json(CONFIG, said)
             draft.text(TOKENIZER, tokenizer.backend_tokenizer.to_str())
-    except (HardnegError, TypeError, ValueError):  # a cache that cannot be written costs time, no answer
+    except (HardnegError, TypeError, ValueError):  # without a writable cache, searches are only slower
         return
 
 
@@ -126,7 +125,7 @@ def _is_plain(transformer: Any) -> bool:
 
 
 def _same(model: PlainBert | None, transformer: Any) -> bool:
-    """Whether the plain model has the weights of the other, all of them and no more."""
+    """Whether the plain model has exactly the weights of the other one."""
     if model is None:
         return False
     ours, theirs = model.state_dict(), transformer.state_dict()

@@ -1,4 +1,4 @@
-"""Encoders to disk: directories that sentence-transformers loads to the same embeddings."""
+"""Encoders are saved as directories that sentence-transformers loads, and that give the same embeddings there."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def save_encoder(
     Parameters
     ----------
     card : what the model card says before use and settings, e.g. training data and measured results.
-    metadata : what the card's head says besides, for machines, e.g. ``base_model`` and ``model-index``.
+    metadata : further entries of the card's head, for machines, e.g. ``base_model`` and ``model-index``.
     inputs : digests of what made the model, for the manifest.
     replace : allow a model at ``path`` to be replaced.
 
@@ -122,7 +122,7 @@ def _write_folder(draft: Draft, inside: str, encoder: BiEncoder, sides: tuple[Si
 
 
 def without_pooler(tower: Tower) -> dict[str, Any]:
-    """What tells sentence-transformers that the transformer has no pooler, where it would make a random one."""
+    """The setting that keeps sentence-transformers from adding a random pooler; {} where it would add none."""
     kind = type(tower.transformer)
     has_pooler = "add_pooling_layer" in inspect.signature(kind).parameters
     return {"model_args": {"add_pooling_layer": False}} if has_pooler else {}
@@ -138,7 +138,7 @@ def _st_config(settings: EncoderSettings) -> dict[str, Any]:
 
 
 def _write_modules(draft: Draft, inside: str, settings: EncoderSettings, tower: Tower) -> list[str]:
-    """Write the modules behind the transformer in the spelling that all readers know; returns their kinds."""
+    """Write the modules after the transformer, in the spelling that all readers know; returns their kinds."""
     width, kinds = tower.width, ["Pooling"]
     active = {"word_embedding_dimension": width}
     active |= {key: POOLING.get(mode) == settings.pooling for mode, key in LEGACY_POOLING.items()}

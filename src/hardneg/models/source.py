@@ -1,4 +1,4 @@
-"""Where models come from and what may be read of them, as one record. Loads no torch."""
+"""Where models come from and what may be read of them, as one record. This module loads no torch."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class ModelSource:
     model, passage_model : the bi-encoder, and a second one for the passages where there are two towers: each a
         folder, ``package:NAME``, or a name on the hub.
     ranker : a cross-encoder that scores pairs, in the same three forms; None: there is none.
-    filter_by, teacher : frozen models that score pairs, bi-encoders or cross-encoders: one whose scores the bounds
-        on mined negatives compare, and one that is distilled.
-    prompts : a family whose prompts and lengths to take; where one trains, the settings say it.
+    filter_by, teacher : frozen models that score pairs, bi-encoders or cross-encoders. The bounds on mined
+        negatives compare the scores of ``filter_by``; ``teacher`` is distilled.
+    prompts : a family whose prompts and lengths to take; in training, the settings name it.
     query_length, passage_length : tokens to cut at, in place of the model's own.
     allow_bin : read ``.bin`` weights, with torch's restricted loader.
-    allow_code : revisions at which models may run code of their own; at first, what this process allows.
-    device : as everywhere; None: CUDA where there is one.
+    allow_code : revisions at which models may run their own code; by default, those that this process allows.
+    device : the device to compute on; None: CUDA where there is one.
     """
 
     model: str

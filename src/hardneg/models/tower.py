@@ -1,4 +1,4 @@
-"""What models of texts share, whatever stands on top: a transformer with its tokenizer, and models made of such.
+"""The common base of bi-encoders and rankers: a transformer with its tokenizer, and models made of these.
 
 A :class:`Tower` turns token sequences into one vector each. A :class:`TowerModel` has one or more of them, and
 settings: its identity, its copies for inference and its folder are the same for a bi-encoder and a ranker.
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 KIND = "model"  # of a published folder
-TYPES = "token_type_ids"  # what transformers calls them
+TYPES = "token_type_ids"  # transformers' name of token types
 
 # What a transformer's configuration says about its origin rather than its function.
 ORIGIN = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
@@ -97,8 +97,9 @@ class Tower(nn.Module):
     def takes_types(self) -> bool:
         """Whether the transformer has token types, which mark the second text of a pair, as BERT has.
 
-        Transformer and tokenizer.json decide, and what the tokenizer's settings say outright. The class of the
-        tokenizer is not asked: whether transformers' general one hands types out changed between its versions.
+        The transformer and tokenizer.json decide, and the inputs that the tokenizer's settings name outright. The
+        class of the tokenizer does not count: whether transformers' general class gives types out changed between
+        its versions.
         """
         named = self.pretrained_tokenizer.init_kwargs.get("model_input_names") or [TYPES]
         several = (getattr(self.transformer.config, "type_vocab_size", 0) or 0) > 1
@@ -195,8 +196,8 @@ class TowerModel(nn.Module):
     def inference(self, precision: Precision = "float32") -> Iterator[Self]:
         """Work in the block without dropout and gradient, on a copy of the transformers' weights in ``precision``.
 
-        Afterwards mode and weights are as before, bit for bit. Inside, :attr:`precision` is what vectors are made
-        in, and :meth:`digest` is still that of the weights themselves.
+        Afterwards mode and weights are as before, bit for bit. Inside, :attr:`precision` is the precision of the
+        vectors, and :meth:`digest` is still that of the original weights.
         """
         before = self.training, self.precision, self._masters
         replaced = [(tensor, tensor.data) for tower in self.each_tower() for tensor in _floats(tower)]

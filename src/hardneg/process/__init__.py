@@ -1,1 +1,1 @@
-"""The running process: threads, memory, its place among others, how it is stopped, what it says meanwhile."""
+"""The running process: threads, memory, its place among others, how it is stopped, how it reports progress."""

@@ -1,9 +1,10 @@
-"""What is done for speed on the CPU alone: what it is, where and why. Whoever needs to know asks here.
+"""All measures for speed on the CPU alone: what each is, where it applies, and why. Other modules ask here.
 
 - Threads sleep when they have waited for some microseconds: in commands, and from Python where torch is not loaded
-  yet. OpenMP's threads spin, each for a time slice, where a processor is taken (:func:`spin_briefly`).
-- Number of threads: in commands and roles (:func:`tune`); from Python where nobody has said it
-  (:func:`obey_limits`). torch does not see a container's quota, nor how many processes share a machine.
+  yet. By default OpenMP's threads spin, and for a whole time slice if another program has taken a processor
+  (:func:`spin_briefly`).
+- The number of threads is set in commands and roles (:func:`tune`), and from Python where the user has not set it
+  (:func:`obey_limits`). torch sees neither a container's quota nor how many processes share a machine.
 - The allocator keeps blocks: in commands and roles, with glibc (:func:`reuse_memory`). Mapping an encoder's large
   buffers anew costs a fifth of a forward pass. A user's own process keeps the allocator that it has.
 - Dropout is drawn by numpy: in models that are packed (:func:`draws_dropout`). torch's drawing takes a tenth of a
@@ -11,7 +12,7 @@
 - Passages are searched as bytes: where the processor multiplies bytes and queries are few
   (:func:`searches_bytes`). Reading passages takes the time, and bytes are a quarter of float32.
 
-No result depends on any of it but the draws of dropout, which are those of the seed on every processor.
+No result depends on these measures, except the draws of dropout; they depend on the seed alone on every processor.
 """
 
 from __future__ import annotations
@@ -48,12 +49,13 @@ def tune(threads: int | None = None) -> int:
 
 
 def obey_limits() -> None:
-    """Let torch take no more threads than a command would, and let them spin as briefly, once a process.
+    """Let torch take no more threads than a command would, and let them spin as briefly; only the first call acts.
 
-    Callers from Python need it; commands call :func:`tune`. What somebody has said is left alone. Before torch is
-    loaded the environment says it, for OpenMP and for child processes. Afterwards torch is told the number of
-    threads, if it has the one that it takes by itself: any other is the user's. What torch is told later stays as
-    it is. One case cannot be told apart: a user asked for just that number before the first use of hardneg.
+    Callers from Python need it; commands call :func:`tune`. Numbers that the user has set stay. Before torch is
+    loaded, the number is set in the environment, for OpenMP and for child processes. Afterwards it is set in
+    torch, but only if torch has a number that it takes by itself, since any other was set by the user. A number
+    that the user sets later stays, too. One case cannot be told apart: before the first use of hardneg, the user
+    asked for just the number that torch takes by itself.
     """
     global _obeyed
     if _obeyed:
@@ -69,12 +71,12 @@ def obey_limits() -> None:
 
 
 def spin_briefly() -> int | None:
-    """Let threads soon sleep while they wait for one another; returns how often they look before, None: as it was.
+    """Let threads that wait for one another sleep soon; returns how often they look first, None: nothing was set.
 
-    OpenMP's threads look 300,000 times and more. If another program takes a processor, whoever waits for the
-    thread that stood there spins for a whole time slice, in each of thousands of short parallel parts: "While
+    By default OpenMP's threads look 300,000 times and more. If another program takes a processor, all threads that
+    wait for the displaced one spin for a whole time slice, in each of thousands of short parallel parts: "While
     other programs run" in docs/benchmarks.md has figures. ``BRIEF`` looks cost nothing on a quiet machine; where
-    others run already, threads sleep at once. What the environment says is left alone, and nothing can be done
+    other programs run already, threads sleep at once. Settings in the environment stay, and nothing can be set
     once torch is loaded.
     """
     if {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys() or "torch" in sys.modules:

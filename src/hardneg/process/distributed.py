@@ -1,8 +1,8 @@
-"""Rank and shard of this process, and what processes that train together say to each other.
+"""Rank and shard of this process, and the communication of processes that train together.
 
-The only place that knows the world size. Work in shards needs no more than a rank. Training opens a group
-(:func:`group`): all processes run the same code in step, rank 0 alone publishes what is made once, and everything
-here does nothing where there is no group.
+Work in shards needs only a rank. Training opens a group (:func:`group`): all processes run the same code in step,
+and rank 0 alone publishes what is made once. Where there is no group, nothing here waits or communicates. Code
+that trains need not know the world size; this module does.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ __all__ = [
 T = TypeVar("T")
 P = ParamSpec("P")
 
-ASSEMBLY = timedelta(minutes=10)  # for all processes to come
-PATIENCE = timedelta(days=7)  # the others wait while rank 0 searches; who is gone is found by its connection
+ASSEMBLY = timedelta(minutes=10)  # how long processes wait for all to come
+PATIENCE = timedelta(days=7)  # the others wait while rank 0 searches; a lost process is noticed by its connection
 LINGER_SECONDS = 5.0
 TICK_SECONDS = 0.05
 ARRIVED = "hardneg/arrived"
 
 _members = 1  # processes of the open group; 1 where there is none
-_astray = False  # whether rank 0 left an errand before its end: the others are still in it, and hear nothing
+_astray = False  # whether rank 0 left an errand before its end: the others still do it, and receive nothing
 _waiting = False  # whether this process works as if it were alone, and the others wait for it
 
 
@@ -156,8 +156,8 @@ def is_leader() -> bool:
 def peers() -> Iterator[None]:
     """Turn the end of another process into a fault of one line (exit 8), in a block that waits for others.
 
-    The process that failed first shall be seen to end first, so this one lingers until the launcher asks it to
-    stop.
+    This process lingers for some seconds, or until the launcher asks it to stop. So the launcher sees the process
+    that failed first end first.
     """
     try:
         yield
@@ -182,17 +182,17 @@ class Errand:
 
 @dataclass(frozen=True)
 class Answer:
-    """What rank 0 has found while the others waited; or it was asked to stop, and so are they."""
+    """The result of rank 0 for the processes that waited; or rank 0 was asked to stop, and they must stop too."""
 
     value: Any
     stopped: Interrupted | None = None
 
 
 def by_leader(do: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Wait until all processes are here, let rank 0 call ``do`` as if it were alone; all get what it returns.
+    """Wait until all processes are here, then let rank 0 call ``do`` as if it were alone; all get its result.
 
-    So the others do not look for themselves at what may be about to change. While they wait they do the errands of
-    :func:`together`.
+    So the other processes do not look at things that rank 0 may be about to change. While they wait, they do the
+    errands of :func:`together`.
     """
     if _members == 1:
         return do(*args, **kwargs)
@@ -218,7 +218,7 @@ def together(do: Callable[..., T], *args: Any, **own: Any) -> T:
     ----------
     do : a function of a module, which pickle can name, as it can send ``args``. The processes wait for each other
         in it.
-    own : named arguments of this process only; where the others help, they call ``do`` without.
+    own : named arguments of this process only; processes that help call ``do`` without them.
     """
     global _astray
     if not _waiting:
@@ -243,7 +243,7 @@ def _serve() -> Any:
 
 
 def _tell(what: Errand | Answer | None) -> Any:
-    """Let all processes know what rank 0 says."""
+    """Send what rank 0 says to all processes, and return it."""
     import torch
     import torch.distributed as dist
 
@@ -268,7 +268,8 @@ def _standing(members: int, *, waiting: bool) -> Iterator[None]:
 def apart() -> bool:
     """Whether this process works alone inside :func:`by_leader`, while the others of its group wait.
 
-    What all processes make together must not be kept from there: the others would make it later, and wait.
+    Such a process must not keep what all processes make together: the others would make it later, and would wait
+    for this one.
     """
     return _waiting
 
@@ -324,7 +325,7 @@ def agreed(found: int) -> Iterator[None]:
 
     Parameters
     ----------
-    found : the signal that one of them was sent (0: none), as all were told of it.
+    found : the signal that one of them was sent (0: none); all processes have been told of it.
     """
     if _members == 1:
         yield
@@ -354,7 +355,7 @@ def collect(own: Tensor, *, everywhere: bool) -> list[Tensor]:
 
     Parameters
     ----------
-    everywhere : all get them; else rank 0 does, and the others get nothing.
+    everywhere : whether all processes get them; else rank 0 gets them, and the others get an empty list.
     """
     if _members == 1:
         return [own]
@@ -371,9 +372,9 @@ def collect(own: Tensor, *, everywhere: bool) -> list[Tensor]:
 
 
 def begin_sum(own: Tensor) -> Callable[[], None]:
-    """Begin to put the sum over all processes in place of ``own``, and return what waits until it is there.
+    """Begin to replace ``own`` by its sum over all processes; returns a function that waits until this is done.
 
-    Work goes on meanwhile, but must leave ``own`` alone. All processes begin the same sums, in the same order.
+    Other work may go on meanwhile, but must not touch ``own``. All processes begin the same sums in one order.
     """
     import torch.distributed as dist
 

@@ -1,4 +1,4 @@
-"""What the machine can do: instructions of its processor, and what multiplies half precision and bytes."""
+"""The abilities of the machine: instructions of its processor, and kernels for half precision and for bytes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def has_half_kernels(device: torch.device) -> bool:
 def fuses_half_attention(device: torch.device) -> bool:
     """Whether torch's fused attention in half precision is faster than plain products: with AMX, or not on a CPU.
 
-    With AVX-512 BF16 alone it multiplies small blocks as they lie: plain products take less time.
+    With AVX-512 BF16 alone the fused kernel multiplies small blocks as they lie: plain products take less time.
     """
     return device.type != "cpu" or "amx_bf16" in cpu_flags()
 
@@ -52,7 +52,7 @@ def fuses_half_attention(device: torch.device) -> bool:
 def adds_bias_in_bfloat16() -> bool:
     """Whether oneDNN's product of bfloat16 with a bias may be used: with AMX, where its bits were compared.
 
-    torch does not promise to keep its name.
+    torch does not promise to keep the operation's name, so this looks whether it is there.
     """
     import torch
 

@@ -1,6 +1,7 @@
-"""What a launcher such as ``torchrun`` says in the environment: who this process is, and where the others are.
+"""The environment variables of a launcher such as ``torchrun``: which process this is, and where the others are.
 
-Apart from :mod:`~hardneg.process.distributed`, which opens a group: nothing here waits for another process.
+This module is kept apart from :mod:`~hardneg.process.distributed`, which opens a group: nothing here waits for
+another process.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def check_launch(*needed: str) -> None:
 
     Raises
     ------
-    SettingsError : in the environment variables that the launcher sets (exit 2).
+    SettingsError : the environment variables that the launcher sets are wrong or incomplete (exit 2).
     """
     if rank() >= world_size():
         raise bad_launch(f"RANK = {rank()}, and WORLD_SIZE is {os.environ.get('WORLD_SIZE', 'not set')}")

@@ -26,7 +26,7 @@ def parse_size(option: str, text: str) -> int:
 
     Raises
     ------
-    SettingsError : it is no size, or nothing.
+    SettingsError : the text is no size, or the size is 0.
     """
     found = SIZE.fullmatch(text.strip())
     size = int(float(found[1]) * 2 ** UNITS[found[2].upper()]) if found else 0
@@ -59,7 +59,7 @@ def room(device: str = "cpu") -> int | None:
 
 
 def spare() -> int:
-    """The bytes that may be taken for speed alone: half of what the limit leaves, else a quarter of the free."""
+    """The bytes to take for speed alone: half of what the limit leaves; without a limit, a quarter of the free."""
     left = room("cpu")
     return int(psutil.virtual_memory().available) // 4 if left is None else left // 2
 
@@ -69,7 +69,7 @@ def require(needed: int, what: str, device: str = "cpu") -> None:
 
     Raises
     ------
-    ResourceError : ``needed`` bytes are more than there is room for; says the least limit that would do.
+    ResourceError : ``needed`` bytes are more than there is room for; the message names the least sufficient limit.
     """
     left = room(device)
     if left is not None and needed > left:
@@ -85,8 +85,8 @@ def require(needed: int, what: str, device: str = "cpu") -> None:
 def peak_memory() -> int:
     """The most bytes that this process took so far, mapped files included.
 
-    The system keeps two records, and either may lag behind the other by some pages: the higher one counts. One of
-    them has the peak of the parent of a new process, too; :func:`highest` has not.
+    The system keeps two records, and either may lag behind the other by some pages: the higher one counts. In a
+    new process, one record still includes the peak of the parent; that of :func:`highest` does not.
     """
     return max(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, highest())
 

@@ -1,8 +1,8 @@
 """Progress with rate and time left: a bar on a terminal or in a notebook, else plain lines every few seconds.
 
-Work reports by calling ``tick(done, total)``; silent unless the command line turns reporting on, or a notebook's
-kernel runs. Where the stages of the whole are known (:mod:`hardneg.process.stages`), each line says which one is
-at work, and how long all of them take.
+Work reports by calling ``tick(done, total)``. Nothing is shown unless the command line turns reporting on, or a
+notebook's kernel runs. Where the stages of the whole work are known (:mod:`hardneg.process.stages`), each line
+says which stage is running, and how long all stages take.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def pulse() -> None:
 
 
 def wait_for_another() -> None:
-    """Sleep for a moment while another process works for this one too; it is a place to stop."""
+    """Sleep for a moment while another process works for this one too; the stop flag is obeyed here."""
     pulse()
     stop_flag.check()
     time.sleep(WAIT_SECONDS)
@@ -54,18 +54,18 @@ def turn_on() -> None:
 
 
 def mute(silent: bool) -> None:
-    """Let :func:`turn_on` do nothing, or turn reporting on again."""
+    """Decide whether :func:`turn_on` does nothing (``silent``), or turns reporting on."""
     global muted
     muted = silent
 
 
 @contextlib.contextmanager
 def track(title: str, unit: str = "", *, kind: str = "") -> Iterator[Tick]:
-    """Report the work of the block under ``title``; every tick is also a place to stop.
+    """Report the work of the block under ``title``; every tick also obeys the stop flag.
 
     Parameters
     ----------
-    kind : the kind of work, as the stages of the whole count it; "": they do not.
+    kind : the kind of work, by which the stages of the whole count it; "": they do not count it.
     """
     show, course = shower(title, unit), stages.course()
     with contextlib.ExitStack() as stack:
@@ -83,7 +83,7 @@ def track(title: str, unit: str = "", *, kind: str = "") -> Iterator[Tick]:
 
 
 def shower(title: str, unit: str) -> Tick:
-    """What shows the progress of some work, as it is called now."""
+    """The function that shows the progress of some work now: in a notebook, as a bar, as lines, or not at all."""
     course = stages.course()
     title = title if course is None else course.place + title
     if not is_shown():
@@ -105,7 +105,7 @@ def in_notebook() -> bool:
 
 @contextlib.contextmanager
 def showing(wanted: bool | None) -> Iterator[None]:
-    """Show progress in the block, or do not; None: as it is outside."""
+    """Show progress in the block, or do not show it; None: as it is outside the block."""
     global _wanted
     before, _wanted = _wanted, _wanted if wanted is None else wanted and not muted
     try:
@@ -202,7 +202,7 @@ class _Cell:
             self._show(bar_html(self.title, text, done, total))
 
     def _show(self, source: str) -> None:
-        from IPython.display import HTML, display  # it is there: the kernel is its
+        from IPython.display import HTML, display  # it is installed: the kernel belongs to it
 
         self.last = time.monotonic()
         if self.handle is None:

@@ -17,8 +17,8 @@ class StopFlag:
     """
 
     def __init__(self) -> None:
-        self.signal: int | None = None  # what to stop for
-        self.heard: int | None = None  # what this process was told
+        self.signal: int | None = None  # the signal to stop for
+        self.heard: int | None = None  # the signal that this process received
         self.together = False
         self.asked = False  # by this process itself
 
@@ -39,7 +39,7 @@ class StopFlag:
 
         Parameters
         ----------
-        together : others work with it: all stop where they next agree on it, and not before.
+        together : whether others work with it; then all stop where they next agree on it, and not before.
         """
         self.asked, self.heard = True, self.heard or signal.SIGTERM
         if not together:

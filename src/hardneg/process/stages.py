@@ -1,7 +1,7 @@
-"""The stages of long work, where it knows them beforehand: which one is at work, and how long all of them take.
+"""The stages of long work, if they are known beforehand: which stage is running, and how long all stages take.
 
-All rates are those of this process. No table says how fast anything is, so of time nothing is said before each
-kind of work that is left was seen once. A stage that was done before counts as done when a later one begins.
+All rates are measured in this process; there is no table of speeds. So no time is given before each kind of work
+that is left was measured once. A stage that an earlier run has done counts as done when a later stage begins.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-LEAST_SECONDS = 1.0  # of a kind of work, before its rate is believed
+LEAST_SECONDS = 1.0  # seconds that a kind of work must have taken before its rate is believed
 
 
 class Amount(NamedTuple):
@@ -72,9 +72,9 @@ class Course:
         return f"[{self.at + 1}/{len(self.stages)}] " if self.at >= 0 else ""
 
     def begin(self, kind: str, *, last: bool = False) -> None:
-        """Come to the next stage of this kind (the last one of them); what is before it is done.
+        """Move to the next stage of this kind, or to the ``last`` one; all stages before it count as done.
 
-        Work of a kind that no later stage has belongs to the present one.
+        If no later stage is of this kind, its work belongs to the present stage.
         """
         later = [i for i in range(self.at + 1, len(self.stages)) if self.stages[i].kind == kind]
         if later:
@@ -94,7 +94,7 @@ class Course:
             self.done[kind] = self.done.get(kind, 0.0) + meter.made
 
     def left(self) -> float | None:
-        """Seconds that are left, about; None: something that is left was never measured."""
+        """The estimated seconds that are left; None: some kind of work that is left was never measured."""
         rest: dict[str, float] = {}
         for stage in self.stages[self.at + 1 :]:
             for kind, amount in stage.work.items():
@@ -141,14 +141,14 @@ def course() -> Course | None:
 
 
 def begin(kind: str, *, last: bool = False) -> None:
-    """Come to the next stage of a kind, where stages are known; see :meth:`Course.begin`."""
+    """Move to the next stage of a kind, if the stages are known; see :meth:`Course.begin`."""
     if _course is not None:
         _course.begin(kind, last=last)
 
 
 @contextlib.contextmanager
 def following(stages: Sequence[Planned]) -> Iterator[None]:
-    """Follow these stages in the block; without any, nothing is known."""
+    """Follow these stages in the block; an empty list means that the stages are not known."""
     global _course
     before, _course = _course, Course(stages) if stages else None
     try:

@@ -13,7 +13,7 @@ from hardneg.process.distributed import local_rank, local_size
 
 CGROUP = Path("/sys/fs/cgroup")
 
-_told: int | None = None  # threads, as whoever started this process said
+_told: int | None = None  # the number of threads that set_threads was given
 
 
 def set_threads(threads: int | None = None) -> int:
@@ -21,7 +21,7 @@ def set_threads(threads: int | None = None) -> int:
 
     Parameters
     ----------
-    threads : wins over whatever the environment says; without it :func:`default_threads`.
+    threads : overrides the environment; None: :func:`default_threads`.
     """
     global _told
     import torch

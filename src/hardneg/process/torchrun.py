@@ -1,4 +1,4 @@
-"""A group of processes on this machine, which ``torchrun``'s own agent starts, watches and stops in this one."""
+"""A group of processes on this machine; ``torchrun``'s agent, in this process, starts, watches and stops them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run_group(arguments: Sequence[str], processes: int) -> int:
 
 
 def end_as(status: int) -> int:
-    """End this process by the signal that killed another one; of one that ended itself returns the status."""
+    """End this process by the signal that killed another one; returns the status of one that ended by itself."""
     if status < 0:
         if -status != signal.SIGKILL:
             signal.signal(-status, signal.SIG_DFL)

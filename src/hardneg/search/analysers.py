@@ -1,4 +1,4 @@
-"""Analysers: how BM25 makes terms of a text, by language. What decides terms is part of an index's identity.
+"""Analysers: how BM25 makes terms of a text, by language. All that decides terms is in an index's identity.
 
 English is analysed as it always was: words of two characters or more, English stop words, Snowball's stems.
 Other languages with blanks between words have their own stop words, where bm25s has a list, and stems. Chinese,

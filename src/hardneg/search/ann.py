@@ -1,9 +1,9 @@
-"""Indexes that are artefacts, and their opener: what faiss approximates or compresses.
+"""Indexes of faiss, which approximate or compress, as artefacts, and the function that opens an index.
 
 An index of faiss is an artefact: its digest is checked before faiss, which is native code, reads a byte of it.
-faiss only proposes passages. A score is what it is in exact search: the dot product of the query and the vector
-that the index has of the passage, added in float64 by one fixed tree and rounded to float32. So no score depends
-on the batch, and kinds that keep the vectors whole give those of exact search, bit for bit.
+faiss only proposes passages. A score is computed as in exact search: it is the dot product of the query and the
+vector that the index has of the passage, added in float64 by one fixed tree and rounded to float32. So no score
+depends on the batch, and a kind of index that keeps whole vectors gives the scores of exact search, bit for bit.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from hardneg.storage.safe_read import holds_pickle
 
 KIND, FILE = "index", "index.faiss"
 Kind = Literal["flat", "ivf", "hnsw", "pq", "ivfpq"]
-HEADS = {"flat": b"IxFI", "ivf": b"IwFl", "hnsw": b"IHNf", "pq": b"IxPq", "ivfpq": b"IwPQ"}  # of faiss' files
+# The first bytes of faiss' file of each kind.
+HEADS = {"flat": b"IxFI", "ivf": b"IwFl", "hnsw": b"IHNf", "pq": b"IxPq", "ivfpq": b"IwPQ"}
 PAIRS = 4096  # scored at a time: their vectors stay in the processor's cache
 
-# What model and index must share: what it is of, for people, and what to do about it.
+# The facts that a model and an index must share: the word for each in a message, and the advice where they differ.
 SHARED = {
     "dim": ("dimension", "build the index with this model"),
     "similarity": ("similarity", "build the index with this model"),
@@ -82,7 +83,7 @@ class FaissIndex:
 
         Raises
         ------
-        ArtifactError, NumericError : queries of another dimension; one that is not finite, or zero.
+        ArtifactError, NumericError : the queries have another dimension; a query is not finite, or is zero.
         """
         k = check_request(len(queries), len(self), k)
         if queries.shape[1] != self.index.d:
@@ -119,12 +120,12 @@ def open_index(path: str | Path) -> Index:
 
     Raises
     ------
-    ArtifactError : nothing is there, or no index; it is damaged, or cut short.
-    TrustError : a pickle stands in its place.
+    ArtifactError : nothing is there, or something that is no index; the index is damaged, or cut short.
+    TrustError : a pickle stands in the index's place.
     SettingsError : the package that searches it is not installed.
     """
     kind = read_manifest(path).kind if is_published(path := Path(path)) else KIND
-    return OPENERS.get(kind, FaissIndex)(path)  # which refuses what is no index
+    return OPENERS.get(kind, FaissIndex)(path)  # FaissIndex refuses a folder that is no index
 
 
 def read_faiss(file: Path, manifest: Manifest) -> Any:
@@ -162,8 +163,8 @@ def last_line(fault: Exception) -> str:
 def set_effort(index: Any, options: Mapping[str, int]) -> None:
     """Set how much of faiss' ``index`` a search visits.
 
-    ``probes`` is the number of lists, ``ef`` that of candidates in a graph. An index of lists is also told to find
-    the vector of a row again.
+    ``probes`` is the number of lists, ``ef`` that of candidates in a graph. An index of lists also gets a map from
+    rows to their vectors.
     """
     if "probes" in options:
         index.nprobe = options["probes"]
@@ -191,9 +192,9 @@ def check_index(
 
     Parameters
     ----------
-    encoder : searches with its query side; what the index was built with must be its passage side.
-    digest, tokens : identities of the passage side, and of the passages' token sequences (None: not compared). A
-        function that gives the latter is asked last, for it may tokenise them.
+    encoder : its query side searches; the index must have been built with its passage side.
+    digest, tokens : identities of the passage side, and of the passages' token sequences (None: not compared). If
+        ``tokens`` is a function, it is called last, since it may tokenise the passages.
     """
     ours = {"dim": encoder.dim, **traits(encoder, "passage"), "encoder": digest}
     theirs = index.made_from()

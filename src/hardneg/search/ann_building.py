@@ -35,7 +35,7 @@ A_LIST, A_CODE = 64, 256  # passages to train on, for each list and for each cod
 BLOCK = 65536  # passages added at a time
 SAMPLED = 200  # queries that recall is measured with
 DEPTHS = (10, 100)  # of recall
-TRAITS = ("similarity", "tokenizer")  # of the vectors, where their manifest says
+TRAITS = ("similarity", "tokenizer")  # facts of the vectors that an index takes over, where there are any
 
 
 def build_index(
@@ -55,7 +55,7 @@ def build_index(
     kind : ``flat``, ``ivf``, ``hnsw``, ``pq`` or ``ivfpq``.
     options : ``lists`` and ``probes`` (ivf, ivfpq), ``links``, ``ef_build`` and ``ef`` (hnsw), ``subvectors`` and
         ``bits`` (pq, ivfpq); those left out are chosen by the size of the corpus.
-    queries : [Q, dim] to measure recall with; passages drawn from the embeddings, where none are given.
+    queries : [Q, dim] to measure recall with; None: passages drawn from the embeddings stand for queries.
 
     Raises
     ------

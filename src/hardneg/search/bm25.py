@@ -31,11 +31,11 @@ K1, B = 0.9, 0.4
 TEXTS = 1 << 16  # texts read at a time
 POSTINGS = 1 << 20  # postings scored at a time
 BLOCK = 32  # scores looked at together for the best
-SPARSE = 128  # a query with fewer postings than one for so many passages is added up apart
-DENSE = 8  # the scores of a term that one of so many passages has may be spread over all passages, if
+SPARSE = 128  # a query with fewer than n / SPARSE postings is scored from these alone; n: all passages
+DENSE = 8  # a term of n / DENSE passages or more may be spread (kept as a vector of scores of all passages), if
 ASKED = 4  # so many queries have the term, and
-SPREAD = 1 << 25  # all that is spread has at most so many scores: 128 MiB
-COMPILED = 1 << 26  # queries times passages from which on numba's code is worth loading, and first compiling
+SPREAD = 1 << 25  # the spread terms have at most so many scores together: 128 MiB
+COMPILED = 1 << 26  # queries times passages from which on it pays to load, or first compile, numba's code
 SMALLEST = np.finfo(np.float32).tiny
 
 # How often a query has a term, where the term's postings begin and end, and its scores of all passages if spread.
@@ -210,7 +210,7 @@ def _interpreted(index: Bm25Index, asked: QueryTerms, k: int) -> Iterator[tuple[
 
 
 def _is_worth_compiling(queries: int, passages: int) -> bool:
-    """Whether there is enough to search, and numba is installed and can be loaded beside this numpy."""
+    """Whether there is enough to search, and numba is installed and works with this version of numpy."""
     if queries * passages < COMPILED:
         return False
     try:
@@ -221,7 +221,7 @@ def _is_worth_compiling(queries: int, passages: int) -> bool:
 
 
 def _compiled(index: Bm25Index, asked: QueryTerms, k: int) -> Iterator[tuple[Int32, Float32]]:
-    """What :func:`_interpreted` gives, by compiled code on all threads."""
+    """The same hits as those of :func:`_interpreted`, by compiled code on all threads."""
     from hardneg.search.bm25_compiled import Postings, search_compiled
 
     weights, terms, offsets = asked
@@ -259,14 +259,14 @@ def _query_terms(index: Bm25Index, texts: Sequence[str]) -> QueryTerms:
 
 
 def _spread(index: Bm25Index, terms: Int64) -> tuple[list[int], Float32]:
-    """The terms [V] that many passages have, if enough queries ask, and their scores of all passages [V, n].
+    """The terms [V] that many passages and enough queries have, and their scores for all passages [V, n].
 
-    To add such a vector takes a few instructions for eight passages, and two or more for each posting otherwise;
-    sums have the same bits, for 0 changes none.
+    Adding such a vector takes a few instructions for eight passages; adding postings takes two or more for each.
+    The sums have the same bits, since adding 0 changes none.
 
     Parameters
     ----------
-    terms : [n] those of all queries, behind one another.
+    terms : [n] the terms of all queries, concatenated.
     """
     asked, counts = np.unique(terms, return_counts=True)
     passages = np.diff(index.offsets)[asked] if len(asked) else asked
@@ -318,9 +318,10 @@ def _add(scores: Float32, rows: NDArray[np.integer], weight: float, values: Floa
 
 
 def _candidates(scores: Float32, k: int) -> Int64:
-    """Rows among which the k best are, ascending: those of the blocks that hold a score as high as the k-th block.
+    """Ascending rows that include the k best: those whose score reaches the k-th largest maximum of a block.
 
-    The k blocks of largest maximum have k scores that reach the least of these maxima, so no lower one is needed.
+    The k blocks with the largest maxima have k scores that reach the least of these maxima. So no lower score is
+    needed.
     """
     blocks = scores.reshape(BLOCK, -1)  # a block is a column: the maxima of neighbours are found together
     maxima = blocks.max(axis=0)

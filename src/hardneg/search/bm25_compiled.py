@@ -15,8 +15,8 @@ from numba import njit
 
 from hardneg.records import Float32, Int32, Int64
 
-AT_A_TIME = 32  # queries that a thread takes at most, and
-HITS = 1 << 20  # at most so many hits of them, if there are several
+AT_A_TIME = 32  # queries that a thread takes at a time, at most
+HITS = 1 << 20  # hits of the queries that a thread takes at a time, at most, unless it is one query
 
 
 class Postings(NamedTuple):
@@ -71,10 +71,10 @@ def best(part: Postings, k: int, block: int) -> tuple[Int32, Float32, Int32]:
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function`` in compiled code, which works beside the interpreter; the disk keeps it if there is a place."""
+    """``function`` as compiled code that runs without Python's lock; it is cached on disk if there is a place."""
     try:
         return njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # there is none
+    except RuntimeError:  # there is no place for the cache
         return njit(nogil=True)(function)
 
 
@@ -110,12 +110,12 @@ def _search(
 
 @compiled
 def _select(sums: Float32, bits: Int32, where: Int32, best: Float32) -> int:
-    """Write rows and scores of the best of ``sums`` [n] to ``where`` [k] and ``best`` [k]; how many there are.
+    """Write rows and scores of the best of ``sums`` [n] to ``where`` [k] and ``best`` [k]; returns their number.
 
-    ``bits`` [blocks, block] is the memory of ``sums`` as integers: they have the order of scores that are not
-    negative, and the highest of a block is found by a few instructions.
+    ``bits`` [blocks, block] is the memory of ``sums`` read as integers. Scores that are not negative have the same
+    order as these integers, and the highest integer of a block is found by a few instructions.
 
-    The best so far are a heap whose root is the worst of them.
+    The best hits so far are a heap whose root is the worst of them.
     """
     n, k, least = 0, len(best), np.int32(0)  # least: the bits of the score that the next one must exceed
     for block in range(len(bits)):
@@ -135,7 +135,7 @@ def _select(sums: Float32, bits: Int32, where: Int32, best: Float32) -> int:
                 _sink(best, where, k, sums[row], row)
             if n == k:
                 least = best[:1].view(np.int32)[0]
-    for last in range(n - 1, 0, -1):  # the worst goes behind the heap, which has one less
+    for last in range(n - 1, 0, -1):  # the worst moves behind the heap, which shrinks by one
         score, row = best[last], where[last]
         best[last], where[last] = best[0], where[0]
         _sink(best, where, last, score, row)

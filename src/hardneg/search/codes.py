@@ -1,15 +1,15 @@
-"""Passages in one byte a number: integer products propose, where processors multiply bytes and queries are few.
+"""Passages with one byte a number: integer products propose, where processors multiply bytes and queries are few.
 
-A few queries take as long as reading the passages does, and a byte a number is read four times as fast. Codes d'
-of a passage d and q' of a query q hold integers from -127 to 127, number by number::
+A search for few queries takes as long as reading the passages, and one byte a number is read four times as fast as
+float32. The codes d' of a passage d and q' of a query q hold integers from -127 to 127, number by number::
 
     (d - center) * scale = d' + e_d          q / scale = unit * (q' + e_q)
 
 The product of the left sides is q.d - q.center, which ranks passages as q.d does. In units of the query it is
-``q'.d' + e_q.d' + (q' + e_q).e_d``, so that q'.d', in which integers make no error, is off by at most
-``|e_q| |d'| + |q' + e_q| |e_d|`` (Cauchy-Schwarz); the largest |d'| and |e_d| of all passages are known. What is
-within twice the error of the k-th best is scored exactly. A second code, of what the first one left of the query,
-takes most of |e_q| away.
+``q'.d' + e_q.d' + (q' + e_q).e_d``. So q'.d', which integers compute without an error, is off by at most
+``|e_q| |d'| + |q' + e_q| |e_d|`` (Cauchy-Schwarz); the largest |d'| and |e_d| of all passages are known. Passages
+within twice the error of the k-th best are scored exactly. A second code holds what the first code leaves of the
+query, and removes most of |e_q|.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from hardneg.process.memory import spare
 from hardneg.search.proposals import DENSE, SAFE, SLACK, error_bound
 
 TOP = 127
-FINER = 2 * TOP  # steps of a query's second code in one of the first
+FINER = 2 * TOP  # steps of a query's second code in one step of its first code
 LEAST_REACH = 2.0**-100
 WIDEST = 2.0**100  # margins above this say nothing, and might not fit into float32
 HELD = 32  # candidates held of a query, in units of k
-PATIENCE = 3  # searches that found more than that, after which codes are given up,
-RARE = 100  # and one more for so many searches
+PATIENCE = 3  # codes are given up after so many searches with more candidates than are held,
+RARE = 100  # plus one for every so many searches in all
 BLOCK = 1024  # passages converted at a time: they stay in the processor's cache
-FEW = 64  # queries up to which reading passages, not multiplying them, is what takes the time
-SCORES = 1 << 21  # of a chunk at most: selecting takes a time of its own for each chunk
-REPAID = 12  # searches after which codes, made at once, would have saved the time that making them takes
-MANY = 1 << 24  # numbers of passages below which all this is not worth it
+FEW = 64  # up to so many queries, reading the passages takes the time, not multiplying them
+SCORES = 1 << 21  # scores of a chunk, at most; selecting has a fixed cost for each chunk
+REPAID = 12  # after so many searches, codes made at first would have saved the time that making them takes
+MANY = 1 << 24  # numbers (passages times dimension) below which codes do not pay
 MOST_DIM = 1 << 16  # sums of products stay below 2^31
 ALIGNED = 4  # dimensions are filled up to a multiple: torch gets products of single numbers wrong
 
 
 @dataclass(frozen=True)
 class Coded:
-    """Queries as codes, and how sure their products are.
+    """Queries as codes, with the margin of error of their products.
 
     ``codes`` [Q or 2 Q, dim] int8 are the first codes, then the second ones. ``margin`` [Q] float32: a passage
-    whose product is that far below the k-th best is out.
+    whose product is that far below the k-th best is not among the k best.
     """
 
     codes: Tensor
@@ -144,7 +144,7 @@ class Coding:
 
         Raises
         ------
-        SettingsError : nothing here multiplies them without an error, or the passages are none that have codes.
+        SettingsError : this machine does not multiply bytes without an error, or codes cannot hold these passages.
         """
         if self.made is None:
             if not self._can():
@@ -156,7 +156,7 @@ class Coding:
     def repaid(self, queries: int, k: int) -> Codes | None:
         """The codes, if a search for the ``k`` best of so many ``queries`` is faster with them; else None.
 
-        They are made once the searches before would have saved the time that making them takes.
+        Codes are made once the earlier searches would have saved, with codes, the time that making them takes.
         """
         n, dim = sum(map(len, self.shards)), self.shards[0].shape[1]
         if queries > FEW or n * dim < MANY or n < DENSE * k or self.given_up:

@@ -13,8 +13,8 @@ from hardneg.search.exact import ExactIndex
 from hardneg.search.pairs import Pairs
 from hardneg.search.proposals import FLOAT32
 
-SPAN = 1024  # flags whose count, spread over eight bytes, fits into them
-WORDS = 1 << 18  # of eight flags each, whose doubtful passages are scored at a time
+SPAN = 1024  # flags that are added as words of eight: each byte of the sum counts to 128, which fits
+WORDS = 1 << 18  # words of eight flags whose doubtful passages are scored at a time
 
 
 def count_above(
@@ -33,8 +33,8 @@ def count_above(
     queries : [Q, dim], rounded to the passages' dtype first.
     which : [n] int64 ascending, the query of each given passage.
     rows : [n] int32, the passage rows.
-    scores : [n] float32 the scores of the given passages, which need not be in the index then, nor their ``rows``
-        mean anything; None: the index scores them.
+    scores : [n] float32, the scores of the given passages. With them the passages need not be in the index, and
+        their ``rows`` have no meaning. None: the index scores them.
     progress : called with the queries done and all of them, tile by tile.
 
     Returns
@@ -105,9 +105,10 @@ def _count_products(pairs: Pairs, layer: Bands, products: Tensor, start: int) ->
 
 
 def compare(how: Callable[..., Tensor], products: Tensor, bounds: Tensor) -> Tensor:
-    """Flags of where ``products`` [n, w] and their row's bound [n] compare so, eight in an int64 [n, words].
+    """Flags of the places where ``how`` holds between ``products`` [n, w] and the bound [n] of their row.
 
-    As bytes of integers, flags are added and looked through many times faster than one by one.
+    Eight flags are the bytes of one int64 [n, words]. So flags are added and searched many times faster than one
+    by one.
     """
     n, width = products.shape
     flags = torch.zeros(n, -(-width // SPAN) * SPAN, dtype=torch.bool, device=products.device)
@@ -117,10 +118,10 @@ def compare(how: Callable[..., Tensor], products: Tensor, bounds: Tensor) -> Ten
 
 @dataclass(frozen=True)
 class Bands:
-    """Given passages with their queries and exact scores, and the band of products that decide nothing.
+    """Given passages with their queries and exact scores, and the band of products that leave the order open.
 
-    A passage beats the given one where its product is above ``high``, and does not where it is below ``low``. In
-    between its exact score is needed.
+    A passage beats the given one if its product is above ``high``, and does not if its product is below ``low``.
+    In between, its exact score is needed.
     """
 
     which: Tensor  # [n] int64

@@ -96,7 +96,7 @@ class Embeddings:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What one of several processes holds of a store: every n-th shard, as encoding deals them out.
+    """The part of a store that one of several processes holds: every n-th shard, as in encoding.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class Part:
 
     @classmethod
     def open(cls, path: Path, own: int, processes: int) -> Part:
-        """Open the shards ``own``, ``own + processes``, ... of a finished store; files of no other are read.
+        """Open the shards ``own``, ``own + processes``, ... of a finished store; no other shard's files are read.
 
         Raises
         ------
@@ -127,7 +127,7 @@ class Part:
         return cls(tuple(shards), np.concatenate(rows), store.facts["max_norm"])
 
     def among(self, chosen: Int32) -> Part:
-        """The vectors of the ``chosen`` rows (ascending) of the store that lie here; rows count among these."""
+        """The vectors of the ``chosen`` rows (ascending) that lie here; its rows are positions in ``chosen``."""
         place = np.flatnonzero(np.isin(chosen, self.rows, assume_unique=True)).astype(np.int32)
         if not len(place):
             return Part((), place, self.max_norm)

@@ -1,7 +1,7 @@
 """Embeddings: a token store seen through an encoder, in shards of fixed row ranges.
 
-Every shard is an artefact of its own, so encoding resumes where it stopped, and any number of processes can share
-it without talking to each other; whoever finishes last merges the manifests.
+Every shard is an artefact, so encoding resumes where it stopped. Any number of processes can share the work
+without talking to each other; the process that finishes last merges the manifests.
 """
 
 from __future__ import annotations
@@ -113,8 +113,9 @@ def encode_store(
     Parameters
     ----------
     budget : tokens of one batch; with ``shard_rows`` it fixes the batches, and so the vectors' last bits.
-    shard_rows : rows of a shard; without it :func:`rows_of_shard`, whoever shares the work.
-    shard : (i, n): this process makes shards i, i + n, ...; whoever finds all of them made finishes the store.
+    shard_rows : rows of a shard; None: :func:`rows_of_shard`, however many processes share the work.
+    shard : (i, n): this process makes shards i, i + n, ...; a process that finds all shards made finishes the
+        store.
     name : the id of a row, for messages.
     facts : what else readers of the vectors should know of the encoder.
     progress : called with the tokens done and those that this call has to do.
@@ -175,7 +176,8 @@ def make_room(path: Path, size: int) -> None:
 def rows_of_shard(n: int) -> int:
     """The rows of each shard of ``n`` rows.
 
-    It depends on nothing else, so that the batches, and their bits, do not depend on who works.
+    The number depends on ``n`` alone. So the batches, and the bits of the vectors, are the same however many
+    processes share the work.
     """
     return min(max(-(-n // SHARES), LEAST_ROWS), SHARD_ROWS)
 
@@ -193,7 +195,7 @@ def _encode_shards(
     with ThreadPoolExecutor(1) as writer:  # a shard is written while the next one is encoded
         writing: Future[None] | None = None
         for shard in shards:
-            if shard.is_made(origin):  # by another process, since
+            if shard.is_made(origin):  # another process has made it in the meantime
                 report(int(lengths[shard.start : shard.stop].sum()))
                 continue
             vectors = _encode_shard(encoder, tokens, lengths, shard, origin, report)

@@ -1,4 +1,4 @@
-"""How a model's embeddings are made of a collection's tokens, and making them: one side, or shards of it."""
+"""The settings that decide a model's embeddings, and the encoding of one side of a collection, or shards of it."""
 
 from __future__ import annotations
 
@@ -42,8 +42,10 @@ def encode_side(
 
     Parameters
     ----------
-    counted : is told (tokens encoded so far, all of them) besides; what was encoded before is in neither.
-    shard : (i, n): this process makes shards i, i + n, ...; None comes back while others have some to make.
+    counted : called, besides the progress report, with the tokens encoded so far and those to encode; shards that
+        are there already count in neither.
+    shard : (i, n): this process makes shards i, i + n, ...; the result is None while other processes have shards
+        to make.
 
     Raises
     ------

@@ -32,7 +32,7 @@ CHUNK = {"cpu": 16384, "cuda": 65536}  # passages of one matrix product
 SCORES = 1 << 22  # of one float32 product on the CPU: with more, which leave the cache, it takes a fifth longer
 SLICE = {"cpu": 2048, "cuda": 65536}  # passages converted at a time: they stay in the processor's cache
 PAIRS = {"cpu": 512, "cuda": 1 << 17}  # (query, passage) pairs scored at a time
-REPAID = 200  # passages whose rounding costs as much to measure as the candidates that a query is spared
+REPAID = 200  # measuring the rounding of so many passages costs as much as it saves one query in candidates
 HELD = 96  # bytes that selecting takes for each passage held of a query, temporaries included
 LARGEST = 2.0**127  # scores stay below float32's largest number
 
@@ -46,10 +46,10 @@ class ExactIndex:
     tile, chunk : queries and passages of one matrix product; they change the speed, never a result. By default
         they are as large as is of use, or as the process's memory limit allows.
     device : where the products run; passages that lie elsewhere are copied there chunk by chunk.
-    precision : of the products that propose, without effect on a result; "auto" takes the fastest: "bfloat16" only
-        where hardware multiplies it (AMX, AVX-512 BF16; CUDA from Ampere on), and there "float16" for vectors
-        stored so on CUDA;
-        "int8" on processors that multiply bytes, once what is searched repays keeping all passages in bytes, too.
+    precision : the precision of the products that propose; no result depends on it. "auto" takes the fastest:
+        "bfloat16" only where hardware multiplies it (AMX, AVX-512 BF16; CUDA from Ampere on), and "float16"
+        instead for float16 vectors on CUDA; "int8" on processors that multiply bytes, once the searches repay
+        keeping all passages as bytes, too.
     max_norm : the largest norm of a passage, where it is known; otherwise the passages are read once for it.
 
     Raises
@@ -119,7 +119,7 @@ class ExactIndex:
         return scores, rows
 
     def fitting_tile(self, tile: int, held: int) -> int:
-        """The most queries, of ``tile``, whose buffers fit into memory; each query has ``held`` candidates."""
+        """The number of queries, at most ``tile``, whose buffers fit into memory with ``held`` candidates each."""
         fixed = (8 * self.slice + 32 * self.pairs) * self.shards[0].shape[1]
         each = 9 * min(self.chunk, len(self)) + HELD * held
         left = room(self.device.type)
@@ -183,9 +183,9 @@ class ExactIndex:
         return None
 
     def _loss_bound(self, queries: int) -> float:
-        """A bound of what rounding to bfloat16 takes from any passage.
+        """An upper bound of the norm of what rounding to bfloat16 takes from any passage.
 
-        It is measured where so many ``queries`` repay that; else it follows from the largest norm.
+        The bound is measured if there are enough ``queries`` to repay that; else it follows from the largest norm.
         """
         return (
             self.max_loss if queries * REPAID >= len(self) else most_lost(self.max_norm, self.shards[0].shape[1])

@@ -49,7 +49,7 @@ class Fusion:
     rank_constant: int = 60
 
     def contributions(self, scores: Float32, offsets: Int64) -> Float64:
-        """What each hit [n] of one run's lists is worth, without the run's weight.
+        """The contribution of each hit [n] of one run's lists, without the run's weight.
 
         Raises
         ------
@@ -202,13 +202,13 @@ def _blocks(lengths: Int64) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class _Block:
-    """The hits of a block of queries, a line each: those of the first run, then those of the second, and so on.
+    """The hits of a block of queries, one line a query: the hits of the first run, then of the second, and so on.
 
-    Whatever is sorted is a whole number that holds what it is sorted by and where it stood: ten times as fast as
-    sorting places.
+    Only whole numbers are sorted, which hold both the sort key and the place of the hit. This is ten times as fast
+    as sorting places by keys.
     """
 
-    keys: Int64  # [Q, W] passage and place of each hit; where there is none, a passage beyond all
+    keys: Int64  # [Q, W] passage and place of each hit; where there is no hit, a number beyond all passages
     worth: Float64  # [Q, W]
     columns: Int64  # [R] where the hits of each run begin
 
@@ -228,7 +228,7 @@ class _Block:
     def fill(
         self, run: Run, place: Int64, column: int, order: Int32 | None, fusion: Fusion, weight: float
     ) -> None:
-        """Put a run's hits, each query's at ``place`` [Q] in it, where they begin at ``column``."""
+        """Write a run's hits into the lines from ``column`` on; a query's list is at ``place`` [Q] in the run."""
         present = np.flatnonzero(place >= 0)
         passages, scores, offsets = _lists(run, place[present])
         rows = passages if order is None else order[passages]
@@ -260,7 +260,7 @@ class _Block:
         return counts, rows if row_of is None else row_of[rows], scores.reshape(-1)[index]
 
     def joined(self) -> tuple[Float32, NDArray[np.bool_]]:
-        """Sort the hits by passage; the summed worth of each, where it is the first hit of its passage [Q, W].
+        """Sort the hits by passage; returns summed worths, and whether a hit is the first of its passage [Q, W].
 
         A passage's hits come in the order of the runs, and their worth is added in that order.
         """
@@ -287,7 +287,7 @@ def _nothing(width: int) -> int:
 
 
 def _lists(run: Run, place: Int64) -> tuple[Int32, Float32, Int64]:
-    """Passages and scores [n] of the lists at ``place`` [Q], and their offsets; no copy of neighbours is made."""
+    """Passages and scores [n] of the lists at ``place`` [Q], and their offsets; adjacent lists are not copied."""
     if len(place) and (np.diff(place) == 1).all():
         offsets = run.offsets[place[0] : place[-1] + 2]
         found = slice(offsets[0], offsets[-1])
@@ -328,7 +328,7 @@ def tune_weights(
 
     Parameters
     ----------
-    runs : best restricted to the queries that are measured (:func:`of_queries`), for all others cost time.
+    runs : should hold only the queries that are measured (:func:`of_queries`), since all others cost time.
     measured : the value of a fused run, the higher the better, such as a measure's mean over the dev queries.
     fusion, k, id_rank : as for :func:`fuse`; k must reach as deep as the measure does.
     steps : into how many parts a weight of 1 is cut.

@@ -1,4 +1,4 @@
-"""One thread at a time in an object with a ``lock``: its methods, and properties that are computed once."""
+"""Methods, and properties that are computed once, of objects with a ``lock`` that lets one thread in at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 def one_at_a_time(
     method: Callable[Concatenate[Any, P], T],
 ) -> Callable[Concatenate[Any, P], T]:
-    """Let one thread at a time into a method of an object, which may call others of the same one."""
+    """Let one thread at a time into a method of an object; it may call other such methods of the same object."""
 
     @functools.wraps(method)
     def call(self: Any, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -29,8 +29,8 @@ def one_at_a_time(
 class opened_once(cached_property[T]):  # noqa: N801  # it stands where ``cached_property`` would
     """A property that is computed once, by one thread, and kept.
 
-    One process that works while the others of its group wait keeps nothing: all of them open the embeddings
-    together later, and whoever had them already would not come.
+    A process that works while the others of its group wait keeps nothing. All processes open the embeddings
+    together later, and a process that had kept them would not take part.
     """
 
     def __get__(self, instance: Any, owner: type[Any] | None = None) -> Any:

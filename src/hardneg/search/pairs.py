@@ -19,8 +19,8 @@ class Stored(Protocol):
     """An index that gives the stored vectors of its passages."""
 
     device: torch.device
-    max_norm: float  # at least that of any
-    pairs: int  # scored at a time
+    max_norm: float  # at least the norm of any passage
+    pairs: int  # pairs scored at a time
 
     def vectors(self, rows: Tensor) -> Tensor:
         """Stored vectors [n, dim] of passage ``rows`` [n]."""
@@ -41,14 +41,14 @@ class Pairs:
     def scores(self, ids: Tensor, sums: Tensor, rows: Tensor) -> Tensor:
         """Scores [q, w] float32 of queries ``ids`` [q] and passages ``rows`` [q, w].
 
-        ``sums`` [q, w] are their float64 dot products, added in any order. Nearly all of them round to the same
-        float32 as the sum of the fixed tree for certain; only the others go through the tree.
+        ``sums`` [q, w] are their float64 dot products, added in any order. Nearly all of them certainly round to
+        the same float32 as the sum of the fixed tree; only the others are added by the tree.
         """
         doubt = self.doubt[ids, None]
         scores = (sums - doubt).float()
         which, place = positions(scores != (sums + doubt).float())
         scores.view(-1)[place] = self._tree_sums(ids[which], rows.view(-1)[place]).float()
-        return scores + 0.0  # one zero, not two
+        return scores + 0.0  # makes 0.0 of -0.0
 
     def sums(self, which: Tensor, rows: Tensor) -> Tensor:
         """Float64 dot products [n] of query ``which[i]`` (ascending) and passage ``rows[i]``, in any order."""

@@ -1,8 +1,8 @@
 """Exact search by the processes of a group: each searches every query in its part of the passages.
 
 The part of a process is the shards that it encodes. A score depends on its two vectors alone
-(:mod:`hardneg.search.exact`), and hits rank by one number, made of score and row. So the best of all lists are,
-bit for bit, those of one process over all passages. No process reads, or holds, more than its part.
+(:mod:`hardneg.search.exact`), and hits rank by one number, made of score and row. So the best hits of all parts'
+lists are, bit for bit, those of one process over all passages. No process reads, or holds, more than its part.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from hardneg.search.retrieve import Index, OverEmbeddings, dot_products, on_devi
 from hardneg.search.runs import check_request
 from hardneg.search.topk_selection import from_keys, rank_keys
 
-NOTHING = torch.iinfo(torch.int64).min  # in place of a hit: below the key of any
+NOTHING = torch.iinfo(torch.int64).min  # stands for a missing hit: below the key of any hit
 AT_ONCE = 1 << 23  # hits of a process that are sent at once: 64 MiB
-LEAST_QUERIES = 1024  # of a block: each passes over the passages once more
+LEAST_QUERIES = 1024  # queries of a block, at least; each block passes over the passages once more
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the passages of a search stand, in a form that one process can tell another.
+    """The passages to search and where they lie, in a form that one process can send to another.
 
     Attributes
     ----------
     path : the embedding store.
     rows : [n] of the passages that are searched, ascending; None: all.
-    device : the kind of device that each process searches on: its own of this kind.
+    device : the kind of device; each process searches on its own device of this kind.
     resident : keep the vectors there, if there is room.
     """
 
@@ -55,7 +55,7 @@ class Place:
 
 
 class PartIndex:
-    """Exact search of the part of one process, whose hits are numbers that those of other parts compare with.
+    """Exact search of the part of one process; its hits are numbers that compare with those of other parts.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class PartIndex:
     def keys(self, queries: Tensor, k: int, progress: Tick) -> Tensor:
         """Keys [Q, k] int64 of the best hits (:func:`~hardneg.search.topk_selection.rank_keys`), best first.
 
-        ``NOTHING`` stands where there are fewer.
+        ``NOTHING`` stands where there are fewer hits.
         """
         keys = torch.full((len(queries), k), NOTHING)
         if self.exact is not None:
@@ -89,8 +89,8 @@ class PartIndex:
 class SharedIndex(OverEmbeddings):
     """Exact search of stored embeddings by all processes of the group, as an index.
 
-    All ask it in step and get the hits; or rank 0 asks it inside
-    :func:`~hardneg.process.distributed.by_leader`, the others search their parts meanwhile, and it gets them.
+    Either all processes ask it in step, and all get the hits. Or rank 0 asks it inside
+    :func:`~hardneg.process.distributed.by_leader` while the others search their parts, and rank 0 gets the hits.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ class SharedIndex(OverEmbeddings):
 
     @cached_property
     def own(self) -> PartIndex:
-        """The part of this process, which is kept where all ask in step."""
+        """The index over this process's part; it is kept when all processes ask in step."""
         return self.place.open()
 
     def search(self, queries: Tensor, k: int, *, progress: Tick = silent) -> tuple[Tensor, Tensor]:
@@ -127,7 +127,7 @@ class SharedIndex(OverEmbeddings):
 
 
 def search_in_step(index: Index, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """What a search finds, for all processes that call this in step; other than in parts, rank 0 searches."""
+    """The hits of a search, for all processes that call this in step; without parts, rank 0 searches for all."""
     return index.search(queries, k) if isinstance(index, SharedIndex) else by_leader(index.search, queries, k)
 
 
@@ -143,7 +143,7 @@ def search_part(
 
     Parameters
     ----------
-    everywhere : all processes get them; else rank 0 does.
+    everywhere : whether all processes get the hits, or rank 0 alone.
     """
     kept = len(queries) if everywhere or member()[0] == 0 else 0
     scores, rows = torch.empty(kept, k), torch.empty(kept, k, dtype=torch.int32)
@@ -168,6 +168,6 @@ def blocks_of(queries: int, k: int) -> Iterator[slice]:
 def count_in_parts(
     place: Place, queries: Tensor, which: Tensor, scores: Tensor, *, progress: Tick = silent
 ) -> Tensor:
-    """How many passages of all parts [n] score higher than ``scores`` [n]; rank 0 gets it, others nothing."""
+    """How many passages of all parts [n] score higher than ``scores`` [n]; only rank 0 gets the counts."""
     found = collect(place.open().above(queries, which, scores, progress), everywhere=False)
     return torch.stack(found).sum(0) if found else torch.zeros(0, dtype=torch.int64)

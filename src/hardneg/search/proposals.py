@@ -1,12 +1,13 @@
 """The matrix products that propose candidates: in which precision, and how far from the truth they can be.
 
-What proposes never decides a result: whatever is within the certified bound of the k-th best is scored exactly.
-The bound has to hold on every machine, and a tight one saves work. It is twice an error, since both the passage
-that is dropped and those that beat it can be off, and the error has three parts:
+These products never decide a result: every passage within the certified bound of the k-th best is scored exactly.
+The bound has to hold on every machine, and a tight one saves work. It is twice the error of a product, since both
+the passage that is dropped and those that beat it can be off. The error has three parts:
 
 - Rounding of the inputs. With q' and d' for the rounded vectors,
-  ``|q.d - q'.d'| <= |q - q'| |d| + |q'| |d - d'|`` (Cauchy-Schwarz), where |q - q'| is what rounding took from
-  a query, and |d - d'| the most it took from a passage, or could take, 2^-8 |d|: two and a half times as much.
+  ``|q.d - q'.d'| <= |q - q'| |d| + |q'| |d - d'|`` (Cauchy-Schwarz). |q - q'| is measured for each query. For
+  |d - d'| the bound takes the largest of any passage, if that was measured, else what rounding can take at most:
+  2^-8 |d|, two and a half times as much.
 - Adding up in float32, in any order: gamma_n of Higham, "Accuracy and Stability of Numerical Algorithms",
   section 3.1, in units of :attr:`Product.unit`.
 - What underflow can lose: inputs and sums below 2^-126 may count as zero, as Intel's TDPBF16PS has it.
@@ -28,7 +29,7 @@ from hardneg.search.vectors import vector_norms
 
 Precision = Literal["auto", "float32", "float64", "bfloat16", "float16", "int8"]
 
-DENSE = 160  # below this many passages a hit, a float64 product costs less than scoring the hits anew
+DENSE = 160  # with fewer passages for each hit, a float64 product costs less than scoring the hits anew
 MANY = 256  # queries from which on a product costs more than rounding what it multiplies
 SAFE = 2.0**126  # norms below it: no component becomes infinite when it is rounded to bfloat16
 TINIEST = 2.0**-126  # smallest normal number of float32 and bfloat16
@@ -40,9 +41,9 @@ SLACK = 1 + 2.0**-8  # more than any float32 norm is off by
 class Product:
     """One way to multiply queries and passages.
 
-    ``rounded`` is what the vectors are rounded to. On the CPU, numbers that bfloat16 holds are multiplied as
-    float32 with leave to compute in bfloat16, so that the scores are float32: torch's bfloat16 product would round
-    them, too. The leave can change no input that was rounded beforehand.
+    ``rounded`` is what the vectors are rounded to. On the CPU, vectors rounded to bfloat16 are multiplied as
+    float32, and torch is allowed to compute in bfloat16. So the scores are float32; torch's bfloat16 product would
+    round them, too. This permission changes no input, since all were rounded beforehand.
     """
 
     rounded: torch.dtype
@@ -56,7 +57,7 @@ class Product:
         return self.rounded == torch.bfloat16
 
     def capacity(self, k: int, passages: int) -> int:
-        """Candidates of a query that are held: k and room for news, and for what a wide margin lets through."""
+        """Candidates of a query that are held: k, and room for new ones and for those within a wide margin."""
         return min((8 if self.is_rounding else 4) * k + 64, passages)
 
     def operand(self, vectors: Tensor, out: Tensor | None = None) -> Tensor:
@@ -64,10 +65,10 @@ class Product:
         out = torch.empty_like(vectors, dtype=self.multiplied) if out is None else out
         if self.rounded != self.multiplied:  # float16 by way of float32: straight to bfloat16 takes twice as long
             vectors = (vectors if vectors.dtype == out.dtype else out.copy_(vectors)).to(self.rounded)
-        return out.copy_(vectors, non_blocking=True)  # blocking, the CPU converts
+        return out.copy_(vectors, non_blocking=True)  # a blocking copy would convert on the CPU
 
     def takes(self, vectors: Tensor, device: torch.device) -> bool:
-        """Whether stored vectors can be multiplied where and as they lie."""
+        """Whether stored vectors can be multiplied without being copied or converted."""
         return vectors.device == device and vectors.dtype == self.rounded == self.multiplied
 
     def multiply(self, queries: Tensor, passages: Tensor, out: Tensor) -> None:
@@ -79,7 +80,7 @@ class Product:
 
     @contextlib.contextmanager
     def leave(self) -> Iterator[None]:
-        """The precisions that the bound stands on, whatever the process has chosen, inside."""
+        """Set, in the block, the precisions that the bound assumes, whatever the process has chosen."""
         with full_precision(cpu="bf16" if self.rounded != self.multiplied else "ieee"):
             yield
 
@@ -99,7 +100,7 @@ FLOAT64 = Product(torch.float64, torch.float64, torch.float64, 2.0**-53)
 
 
 def products_of(device: torch.device) -> dict[str, Product]:
-    """What can propose there, by precision.
+    """The products that can propose on a device, by precision.
 
     Units: AMX and AVX-512 add products of bfloat16, which are exact in float32, and round to nearest: twice 2^-24
     is on the safe side. Tensor cores align b + 1 terms to the largest, cut them and their sum off after 24 bits,
@@ -135,7 +136,10 @@ def choose(
 
 
 def fastest(stored: torch.dtype, device: torch.device, queries: int, passages: int, k: int) -> Precision:
-    """Half precision where hardware multiplies it, and the product, not reading or rounding, is what costs."""
+    """The fastest precision: half where hardware has it and the product, not reading or rounding, takes the time.
+
+    For many queries, and few passages for each hit, it is float64.
+    """
     if queries >= 64 and passages < DENSE * k:
         return "float64"
     if device.type == "cuda" and torch.version.cuda is None:
@@ -159,7 +163,7 @@ def most_lost(max_norm: float, dim: int) -> float:
 
 
 def error_bound(dim: int, unit: float, norms: Tensor, moved: Tensor | float = 0.0) -> Tensor:
-    """How far below the k-th best proposal a passage is certain to rank below k others [Q] float64.
+    """The distance [Q] float64 below the k-th best proposal at which a passage certainly ranks below k others.
 
     Parameters
     ----------
@@ -167,8 +171,8 @@ def error_bound(dim: int, unit: float, norms: Tensor, moved: Tensor | float = 0.
     norms : [Q] bounds of |query| |passage|.
     moved : [Q] bounds of what rounding the inputs does to a dot product.
 
-    Twice the error of a dot product however its terms are added, gamma_dim |q||d|; room for rounding scores and
-    bounds to float32; and what underflow can lose.
+    The distance is the sum of twice the error of a dot product whose terms are added in any order,
+    gamma_dim |q||d|; room for rounding scores and bounds to float32; and what underflow can lose.
     """
     gamma = dim * unit / (1 - dim * unit)
     return 2 * (norms * (gamma + 4 * 2.0**-24) + moved) + dim * 2.0**-123

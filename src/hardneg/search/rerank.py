@@ -26,19 +26,19 @@ from hardneg.search.runs import check_request
 
 BLOCK = 1 << 18  # hits that are looked at together
 PAIRS = 1 << 13  # pairs whose vectors are held together
-EXACT = 1 << 23  # float32 holds every whole number up to twice as many
+EXACT = 1 << 23  # float32 holds every whole number up to twice this one
 ROW_BITS = 31  # of the number of a passage
-MOST_GAPS = 4  # times as many places as hits are sorted at most
+MOST_GAPS = 4  # lists padded to equal length are sorted if they have at most so many places for each hit
 LARGEST = 2.0**100  # of a score; whole numbers below it are far from infinity
 
 
 class PairScorer(Protocol):
-    """What scores a query and a passage together: a cross-encoder, or a bi-encoder as :class:`RetrieverScorer`."""
+    """A scorer of queries with passages: a cross-encoder, or a bi-encoder as :class:`RetrieverScorer`."""
 
     def score(self, query_rows: Int32, passage_rows: Int32) -> Float32:
         """The scores [n] of pairs of rows, the higher the better; pairs of a query stand together.
 
-        A pair's score must not depend on the pairs beside it by more than rounding.
+        A pair's score must not depend on the other pairs by more than rounding.
         """
         ...
 
@@ -61,7 +61,7 @@ class TextScorer(PairScorer, Protocol):
 class RetrieverScorer:
     """A bi-encoder over a collection as a scorer: its scores are those of its own search, bit for bit.
 
-    Of a document in chunks the best one counts (MaxP), as in a search.
+    A document in chunks has the score of its best chunk (MaxP), as in a search.
     """
 
     def __init__(self, retriever: Retriever) -> None:
@@ -103,7 +103,7 @@ class RankerScorer:
     ----------
     pairs : made for this ranker.
     budget : tokens of a batch.
-    precision : what the transformer computes in; None: what it computes in where it is asked.
+    precision : the precision that the transformer computes in; None: the one that it has when it is called.
     """
 
     def __init__(
@@ -146,9 +146,9 @@ def rerank(
     Returns
     -------
     A run of the same hits. The first ``k`` have the scorer's scores; of equal ones the lower row stands first. The
-    others have whole numbers that fall from hit to hit and begin below the lowest score of the first ``k``: so
-    whoever sorts by score gets this order, and no score of the old run stands beside one of the scorer. Beyond
-    2^23 the numbers are multiples of a power of two, for float32 holds no others.
+    others have whole numbers that fall from hit to hit and begin below the lowest score of the first ``k``. So
+    sorting by score gives this order, and no score of the old run mixes with scores of the scorer. Beyond 2^23 the
+    numbers are multiples of a power of two, since float32 does not hold every whole number there.
 
     Raises
     ------
@@ -204,7 +204,7 @@ def _reranked(
 
 
 def _heads(offsets: Int64, heads: Int64) -> slice | Int64:
-    """What finds the first ``heads`` [Q] hits of each list; no copy is made where they are all there is."""
+    """The index of the first ``heads`` [Q] hits of each list; a slice, which copies nothing, if these are all."""
     if len(heads) and (heads == spans(offsets)).all():
         return slice(offsets[0], offsets[-1])
     starts = offsets[:-1] - offsets_of(heads)[:-1]
@@ -214,8 +214,8 @@ def _heads(offsets: Int64, heads: Int64) -> slice | Int64:
 def ranked(passages: Int32, scores: Float32, lengths: Int64) -> tuple[Int32, Float32]:
     """Sort lists of hits by score, the highest first; of equal scores the lower row stands first.
 
-    A hit is one whole number, in which the score stands before the row: so one sort of numbers, list by list, does
-    all, and the hits are read from them again.
+    A hit becomes one whole number, with the score in the high bits and the row in the low bits. So one sort of
+    numbers for each list is enough, and the hits are read back from the sorted numbers.
 
     Parameters
     ----------
@@ -280,7 +280,7 @@ def below(lowest: Float32, offsets: Int64) -> Float32:
 
 
 class FirstRetriever(Protocol):
-    """What ranks first: a :class:`~hardneg.search.retriever.Retriever`, or BM25 in its form."""
+    """The retriever that ranks first: a :class:`~hardneg.search.retriever.Retriever`, or BM25 in its form."""
 
     @property
     def collection(self) -> Collection:
@@ -297,7 +297,7 @@ class FirstRetriever(Protocol):
 
 
 def in_file_order(run: Run, id_rank: Int32) -> Run:
-    """A run whose hits of equal score rank by id descending, as in a run's file: so what is cut is the same.
+    """A run whose hits of equal score rank by id descending, as in a run's file, so that cuts keep the same hits.
 
     Parameters
     ----------
@@ -311,14 +311,14 @@ def in_file_order(run: Run, id_rank: Int32) -> Run:
 
 
 class RerankedRetriever:
-    """A retriever whose first hits a scorer re-ranks; it is asked as the retriever is, from several threads too.
+    """A retriever whose first hits a scorer re-ranks; it is asked as a retriever is, from several threads too.
 
-    Hits of the collection's queries that the retriever scores alike rank by id before that, as in the file of a
-    run: so this is what ``search`` and then ``rerank`` give.
+    For the collection's queries, hits to which the retriever gives equal scores are ranked by id before the scorer
+    ranks them, as in a run's file. So the hits are those that ``search`` and then ``rerank`` give.
 
     Parameters
     ----------
-    first : what ranks first. Whoever opened it closes it.
+    first : the retriever that ranks first; the code that opened it must close it.
     depth : how many hits of each query are re-ranked, however few are asked for.
 
     Attributes

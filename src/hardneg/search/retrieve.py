@@ -1,4 +1,4 @@
-"""From query vectors to runs: what an index is to the rest of the house, exact search as one, and MaxP."""
+"""From query vectors to runs: the form that every index has, exact search as an index, and MaxP."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ BLOCK = 1024  # ranked lists of chunks that are reduced to documents at once
 
 
 class Index(Protocol):
-    """What searches passages, and knows the vectors that it scores. One thread at a time may ask it.
+    """An object that searches passages, and knows the vectors that it scores. One thread at a time may ask it.
 
     Attributes
     ----------
-    dtype : that of the stored vectors, to which queries are rounded.
-    nested : a search for k hits gives the first k of a deeper one. Of what approximates it need not be so.
+    dtype : the dtype of the stored vectors, to which queries are rounded.
+    nested : whether a search for k hits always gives the first k of a deeper search; an approximate index may not.
     """
 
     dtype: torch.dtype
@@ -66,16 +66,16 @@ class Index(Protocol):
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Kind, options and digest, by which whoever searches finds it again; {} of the embeddings themselves."""
+        """Kind, options and digest, by which a later search finds the index again; {} for the embeddings alone."""
         ...
 
     def made_from(self) -> dict[str, Any]:
-        """What the model that searches it must share, by name (``SHARED`` in :mod:`hardneg.search.ann`)."""
+        """The facts, by name, that a searching model must share (``SHARED`` in :mod:`hardneg.search.ann`)."""
         ...
 
 
 class OverEmbeddings:
-    """What exact indexes over stored embeddings share: what they are made of, and how they name it."""
+    """The common base of exact indexes over stored embeddings: their vectors, and how they describe themselves."""
 
     nested = True
 
@@ -101,7 +101,7 @@ class OverEmbeddings:
         return as_tensor(self.embeddings.rows(rows)).float()
 
     def describe(self) -> dict[str, Any]:
-        """See :class:`Index`: nothing is to be found again but the embeddings."""
+        """See :class:`Index`: a later search needs nothing but the embeddings."""
         return {}
 
     def made_from(self) -> dict[str, Any]:
@@ -164,7 +164,7 @@ def index_run(
     name: Callable[[int], str] = "query row {}".format,
     progress: Tick = silent,
 ) -> Run:
-    """The run of queries over an index. Lists may be shorter than ``k``; how many are is said aloud.
+    """The run of queries over an index. Lists may be shorter than ``k``; a warning says how many are.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ def index_run(
         check_norms(vector_norms(queries), lambda i: name(int(query_rows[i])))
 
     def search(some: Tensor, hits: int) -> tuple[Tensor, Tensor]:
-        # of lists that are searched again, deeper, nothing is told: they are few
+        # a second, deeper search has few queries: its progress is not reported
         return index.search(some, hits, progress=progress if len(some) == len(queries) else silent)
 
     unit: Unit = "passage" if documents is None else "document"
@@ -201,7 +201,7 @@ def index_run(
 
 
 def warn_if_short(lengths: NDArray[np.integer], k: int) -> None:
-    """Say how many of the lists, of so many hits each [Q], have fewer than ``k``."""
+    """Warn how many lists have fewer than ``k`` hits; ``lengths`` [Q] are the numbers of hits."""
     if short := int((lengths < k).sum()):
         log.warning(
             "%s of %s queries found fewer than %d passages (%d at least): the index looks at too few of them",
@@ -230,8 +230,8 @@ def search_documents(
     ----------
     search : (vectors [Q, dim], k) -> scores and rows [Q, k] of the best chunks; row -1 where there are fewer.
     documents : [D + 1] where the chunks of each document begin.
-    whole : a shorter list is the beginning of a longer one, so twice k is tried first. Of an index that
-        approximates it need not be.
+    whole : whether a shorter list is always the beginning of a longer one, so that twice k chunks can be tried
+        first. For an approximate index it need not be.
     """
     k = check_request(len(queries), len(documents) - 1, k)
     owner = np.append(owners(documents), -1).astype(np.int32)  # no chunk, no document
@@ -258,7 +258,7 @@ def first_documents(
     Parameters
     ----------
     owner : the document of each chunk.
-    k : n at most; where fewer are found, what follows them means nothing.
+    k : n at most; where fewer documents are found, the entries after them have no meaning.
     """
     best, rows = np.empty((len(scores), k), np.float32), np.empty((len(scores), k), np.int32)
     found = np.empty(len(scores), np.int64)

@@ -32,7 +32,7 @@ from hardneg.search.runs import KIND, load_run, save_run
 from hardneg.search.vectors import as_tensor
 from hardneg.storage.artifacts import digest_json, is_current, is_published, read_manifest
 
-AT_ONCE = 256  # queries that are encoded together where not all are
+AT_ONCE = 256  # queries that are encoded together when only some are asked for
 Timed = Callable[..., contextlib.AbstractContextManager[Any]]
 
 
@@ -52,8 +52,8 @@ class Retriever:
 
     Parameters
     ----------
-    encoder : the model. Its weights may change only if the retriever is asked no more, or what it was asked is
-        published (:class:`CachedRetriever`).
+    encoder : the model. Its weights may change only if the retriever is not asked again, or if all answers are
+        published already (:class:`CachedRetriever`).
     cache : where token stores and embeddings live, by digests.
     encoding : how embeddings are made.
     index : is searched in place of embeddings; see :func:`~hardneg.search.ann.open_index`.
@@ -62,9 +62,9 @@ class Retriever:
 
     Attributes
     ----------
-    digest : identity of the model when the retriever was made; sides : those of its sides.
+    digest : identity of the model when the retriever was made; sides : the identity of each of its sides.
     among : rows of the passages that are searched; None: all (:meth:`limited`).
-    alone : these passages alone are encoded.
+    alone : whether only these passages are encoded.
     """
 
     def __init__(
@@ -96,14 +96,14 @@ class Retriever:
 
     @one_at_a_time
     def hold(self) -> Self:
-        """Open what answering texts takes, vectors and weights to compute with, and keep it until :meth:`close`.
+        """Open all that is needed to answer texts (the vectors, the weights), and keep it until :meth:`close`.
 
-        Until then the encoder belongs to the retriever: it is in inference, and must not be trained. Without
-        embeddings the corpus is encoded now.
+        Until then the encoder belongs to the retriever: it is in inference mode, and must not be trained. If there
+        are no embeddings, the corpus is encoded now.
         """
         if self._held is None:
             with contextlib.ExitStack() as stack:
-                with torch.set_grad_enabled(torch.is_grad_enabled()):  # what this thread does besides is its own
+                with torch.set_grad_enabled(torch.is_grad_enabled()):  # other work of this thread is unaffected
                     stack.enter_context(self.encoder.inference(self.encoding.precision))
                 stack.callback(setattr, self, "_exact", None)
                 if self.index is None:
@@ -136,7 +136,7 @@ class Retriever:
     def limited(self, passages: Int32, *, alone: bool) -> Self:
         """A retriever of this model that searches these passages of the collection, and no others.
 
-        Its runs name the collection's rows. It answers queries; neighbours of passages are for the whole corpus.
+        Its runs name the collection's rows. It answers queries only: neighbours of passages need the whole corpus.
 
         Parameters
         ----------
@@ -161,14 +161,14 @@ class Retriever:
         ----------
         as_trained : queries are as long as training steps read them, not as long as search does.
         """
-        index = self._searched()  # first: the embeddings may be given, and wrong
+        index = self._searched()  # first, to refuse wrong embeddings before queries are encoded
         return self._search(index, self.queries_as(as_trained).rows(query_rows), query_rows, k)
 
     @one_at_a_time
     def search_passages(self, owners: Int32, anchors: Int32, k: int) -> Run:
-        """The neighbours of passages, published nowhere: list i is that of ``anchors[i]``, for ``owners[i]``.
+        """The neighbours of passages, not published: list i has those of ``anchors[i]``, for query ``owners[i]``.
 
-        A positive encoded as a passage is its own row of the corpus embeddings, so nothing is encoded again.
+        The vector of a passage is its row of the corpus embeddings, so nothing is encoded again.
         """
         index = self._searched()
         return self._search(index, self.passage_vectors(anchors), owners, k)
@@ -191,7 +191,7 @@ class Retriever:
     def _searched(self) -> Index:
         """The index that is searched: the one that was given, or the exact one over the corpus embeddings.
 
-        Of a process for which others wait it is searched by all of them, each in its part.
+        While the other processes of a group wait for this one, all of them search it, each in its part.
         """
         if self.index is not None:
             return self.index
@@ -215,12 +215,12 @@ class Retriever:
 
     @opened_once
     def chunks(self) -> Int64 | None:
-        """[n + 1] where the vectors of each passage begin, of which the best counts (MaxP); None: it has one."""
+        """The offsets [n + 1] of passages' vectors, of which the best one counts (MaxP); None: one vector each."""
         return None if self.encoder.settings.chunks == 1 else self._embeddings("passage")[0].first
 
     @one_at_a_time
     def passage_vectors(self, passages: Int32) -> NDArray[Any]:
-        """The vector that stands for each passage as a query: of a document that of its first chunk."""
+        """The vector of each passage when it serves as a query; a document has that of its first chunk."""
         return self.passages.rows(self._stored(passages) if self.chunks is None else self.chunks[passages])
 
     @one_at_a_time
@@ -291,9 +291,9 @@ class Retriever:
         return texts_digest(self.encoder, self.collection, self.cache)
 
     def shortened(self, as_trained: bool) -> dict[str, str]:
-        """The length of queries as training reads them, as an input of manifests, where search reads longer ones.
+        """The training length of queries as an input of manifests, if ``as_trained`` and search has another one.
 
-        Elsewhere it is empty: the runs are the same.
+        Otherwise there is no such input, since the runs are the same.
         """
         length = self.encoder.template("query").max_length
         same = not as_trained or length == self.encoder.search_template("query").max_length
@@ -344,13 +344,13 @@ class QueriesOnDemand:
 
     Parameters
     ----------
-    whole_from : where so many are asked for at once, all queries are embedded and kept, as a retriever does it;
-        None: never. What is asked for decides alone, so a resumed run gets the same vectors.
+    whole_from : if so many are asked for at once, all queries are embedded and kept, as a retriever does it; None:
+        never. Only the number asked for decides, so a resumed run gets the same vectors.
     """
 
     def __init__(self, retriever: Retriever, *, searching: bool, whole_from: int | None = None) -> None:
         self.retriever, self.searching, self.whole_from = retriever, searching, whole_from
-        self._last: dict[bytes, NDArray[Any]] = {}  # those of few queries, which a state is asked for twice
+        self._last: dict[bytes, NDArray[Any]] = {}  # vectors of few queries, which one state is asked for twice
 
     def rows(self, rows: NDArray[np.integer]) -> NDArray[Any]:
         """Vectors [len(rows), dim] of these rows, in that order."""
@@ -384,7 +384,7 @@ class CachedRetriever(Retriever):
     Parameters
     ----------
     folder : where the runs are published.
-    options : as of :class:`Retriever`.
+    options : the options of :class:`Retriever`.
     """
 
     def __init__(
@@ -394,7 +394,7 @@ class CachedRetriever(Retriever):
         self.folder = folder
 
     def search(self, name: str, query_rows: Int32, k: int, *, as_trained: bool = False) -> Run:
-        """The run of these queries, ``k`` deep, published as ``name``; a deeper one that is there serves too.
+        """The run of these queries, ``k`` deep, published as ``name``; a deeper run that is there is cut to ``k``.
 
         Parameters
         ----------
@@ -403,7 +403,7 @@ class CachedRetriever(Retriever):
         return self._run(name, query_rows, k, None, as_trained=as_trained)
 
     def neighbours(self, name: str, owners: Int32, anchors: Int32, k: int) -> Run:
-        """The neighbours of passages, published as ``name``: list i is that of ``anchors[i]``, for ``owners[i]``.
+        """The neighbours of passages, published as ``name``: list i is of ``anchors[i]``, for query ``owners[i]``.
 
         See :meth:`Retriever.search_passages`.
         """

@@ -1,4 +1,4 @@
-"""What scores pairs of a collection's queries and passages, opened from wherever its model is."""
+"""Scorers of pairs of a collection's queries and passages, opened from a cross-encoder or a bi-encoder."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ModelScorer = RankerScorer | RetrieverScorer
 
 
 def ranker_scorer(ranker: CrossEncoder, collection: Collection, cache: Path) -> RankerScorer:
-    """The scorer that a cross-encoder is over a collection; its token stores live in the cache."""
+    """A cross-encoder over a collection as a scorer; its token stores live in the cache."""
     return RankerScorer(ranker, pair_store(ranker.tower, ranker.template, collection, cache))
 
 
 def scorer_at(source: ModelSource, collection: Collection, cache: Path, encoding: Encoding) -> ModelScorer:
-    """The scorer that a model is over a collection, a cross-encoder or a bi-encoder as its folder says.
+    """A model over a collection as a scorer: a cross-encoder or a bi-encoder, as its folder says.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def scorer_at(source: ModelSource, collection: Collection, cache: Path, encoding
 
     Raises
     ------
-    SettingsError : the model cannot be read so.
+    SettingsError : the model cannot be read as either.
     """
     ranker = maybe_ranker(source)
     if ranker is not None:
@@ -42,7 +42,7 @@ def scorer_at(source: ModelSource, collection: Collection, cache: Path, encoding
 
 
 def maybe_ranker(source: ModelSource) -> CrossEncoder | None:
-    """The cross-encoder that the model of a record is; None if it is a bi-encoder."""
+    """The model of a record, opened as a cross-encoder; None if it is a bi-encoder."""
     if source.passage_model is not None:
         return None
     lengths = {"query_length": source.query_length, "passage_length": source.passage_length}

@@ -1,4 +1,4 @@
-"""Who may still be among the k best, without ever sorting all scores: the selection half of exact search."""
+"""The selection half of exact search: passages that may be among the k best, found without sorting all scores."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Candidates:
         self.rows = torch.zeros(shape, dtype=torch.int32, device=margin.device)
         self.count = torch.zeros(len(margin), dtype=torch.int64, device=margin.device)
         self.floor = torch.full_like(margin, -torch.inf)
-        self.stale = False  # whether a higher floor is to be had from what is held
+        self.stale = False  # whether the held proposals may give a higher floor
 
     def absorb(self, ids: Tensor, scores: Tensor, start: int) -> None:
         """Take in the approximate ``scores`` [len(ids), w] of passages ``start`` to ``start + w``."""
@@ -108,7 +108,7 @@ class Candidates:
     def best(self) -> tuple[Tensor, Tensor]:
         """Exact scores [Q, k] float32 and rows [Q, k] int32 of what was taken in, best first."""
         everyone = torch.arange(len(self.count), device=self.count.device)
-        if self.values.dtype != torch.float64:  # scoring exactly is dear
+        if self.values.dtype != torch.float64:  # exact scores are costly
             self._compact(everyone)
         return self._ranked(everyone)
 

@@ -1,1 +1,1 @@
-"""What stands on the disk: published whole or not at all, verified before use, and who writes where."""
+"""Files on the disk: published whole or not at all, verified before use, and written by one process at a time."""

@@ -208,7 +208,7 @@ def publish(
     Parameters
     ----------
     settings, inputs : recorded in the manifest: what made it, and the digests of what it was made from.
-    replace : allow an existing artefact to be replaced; versions and pools are not.
+    replace : allow an existing artefact to be replaced; versions and pools are published without it.
     """
     path = Path(path)
     draft = Draft(disk.temporary(path, disk.NEW), path)
@@ -252,12 +252,12 @@ def seal(draft: Draft, kind: str, settings: Mapping[str, Any], inputs: Mapping[s
 def swap(draft: Path, path: Path, *, replace: bool) -> None:
     """Rename the finished draft to its place.
 
-    An old artefact steps aside; it is deleted afterwards, or comes back after a fault.
+    An old artefact is renamed first; it is deleted afterwards, or put back after a fault.
     """
     aside = disk.temporary(path, disk.OLD)
     try:
         while not _take_place(draft, path, aside, replace=replace):
-            disk.delete(aside)  # what another process published since has replaced it
+            disk.delete(aside)  # another process has published since: the old artefact is not needed
         disk.sync(path.parent)
     except BaseException:
         if not draft.exists():

@@ -65,5 +65,5 @@ def cached_digest(path: Path) -> str:
             digest = digest_file(path)
             database.execute("INSERT OR REPLACE INTO digests VALUES (?,?,?,?,?)", (*identity, digest))
             return digest
-    except (sqlite3.Error, OSError):  # no writable cache is no reason not to verify
+    except (sqlite3.Error, OSError):  # without a writable cache the file is verified all the same
         return digest_file(path)

@@ -1,7 +1,8 @@
-"""The only module that changes what is on the disk: a file is whole or absent, a refusal is one clear line.
+"""The only module that changes files on the disk: a file is whole or absent, a refusal is one clear line.
 
-Every change passes a *point*, so that tests can stop a process, or let the system refuse, at each of them. Apart
-from these stand three that must never disturb what they serve: the log, the heartbeats and the cache of digests.
+Every change passes a *point*, so that tests can stop a process, or let the system refuse, at each point. Three
+things are written elsewhere, because a fault in writing them must never disturb the work: the log, the heartbeats
+and the cache of digests.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ TEMPORARY = ".tmp-"
 BUFFER = 1 << 20
 NEW, OLD, GONE = "new", "old", "gone"  # roles of temporaries: a draft, what stepped aside for it, what is deleted
 
-watch: Callable[[str, Path, Any], None] | None = None  # a test's: called with every point before it happens
+watch: Callable[[str, Path, Any], None] | None = None  # set by a test; called with every change before it happens
 
 
 def point(action: str, path: Path, data: Any = b"") -> None:
@@ -62,7 +63,7 @@ def create(path: Path) -> BinaryIO:
 def write_array(stream: BinaryIO, values: NDArray[Any]) -> None:
     """Write an array as ``.npy``.
 
-    A fault of these calls says what it is; one of ``numpy.save`` does not.
+    A fault of these calls names its cause; a fault of ``numpy.save`` does not.
     """
     values = np.ascontiguousarray(values)
     np.lib.format.write_array_header_1_0(stream, np.lib.format.header_data_from_array_1_0(values))
@@ -106,9 +107,9 @@ def rename(path: Path, to: Path) -> None:
 def remove(path: Path) -> None:
     """Delete a file or folder, if it is there.
 
-    A folder is renamed first, so that none stands half deleted.
+    A folder is renamed first, so that its place never holds a half deleted one.
     """
-    with disk_faults(path), contextlib.suppress(FileNotFoundError):  # another process is as good
+    with disk_faults(path), contextlib.suppress(FileNotFoundError):  # another process has deleted it
         if path.is_dir() and not path.is_symlink():
             rename(path, aside := temporary(path, GONE))
             delete(aside)
@@ -229,13 +230,13 @@ def check_writable(path: Path) -> None:
 def temporary(path: Path, role: str) -> Path:
     """A name beside ``path`` that says which process, on which machine, it belongs to.
 
-    A process of another machine cannot be asked if it lives, so its temporaries are never taken for dead.
+    Nobody can ask whether a process of another machine lives, so its temporaries are never taken for stale.
     """
     return path.parent / f"{TEMPORARY}{role}-{path.name}-{os.getpid()}@{socket.gethostname()}"
 
 
 def stale(folder: Path) -> Iterator[tuple[Path, str, Path]]:
-    """Yield what dead processes of this machine left in a folder: temporary, role, and the place it is for."""
+    """Yield the temporaries that dead processes of this machine left in a folder: path, role, intended place."""
     ours = re.compile(
         rf"{re.escape(TEMPORARY)}({NEW}|{OLD}|{GONE})-(.+)-(\d+)@{re.escape(socket.gethostname())}", re.DOTALL
     )

@@ -1,4 +1,4 @@
-"""One writer a directory, and signs of life for those who wait for another process."""
+"""One writer for each directory, and signs of life for processes that wait for another one."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ NAME_SECONDS = 1.0  # how long a new holder may take to write its name
 
 @contextlib.contextmanager
 def lease(directory: Path) -> Iterator[None]:
-    """Hold ``directory`` for this process; a dead holder is forgotten.
+    """Hold ``directory`` for this process; a dead process holds nothing.
 
     The lock is the kernel's (``flock``), so it cannot outlive its process; the file only says who holds it.
 
     Raises
     ------
-    BusyError : another process holds it (exit 6); says which.
+    BusyError : another process holds it (exit 6); the message says which.
     """
     with disk_faults(directory):
         make_folder(directory)
@@ -53,7 +53,7 @@ def lease(directory: Path) -> Iterator[None]:
 def made_once(
     directory: Path, is_made: Callable[[], bool], make: Callable[[], object], waiting: Callable[[], None]
 ) -> None:
-    """Have one process make what several may need: it holds ``directory``, and the others wait.
+    """Let one process make a thing that several need: it holds ``directory`` meanwhile, and the others wait.
 
     If that process dies, another one makes it.
 
@@ -85,7 +85,7 @@ def _locked(handle: int) -> bool:
 def holder_of(directory: Path) -> str:
     """The process that holds ``directory`` now, as its lock names it; "" if none does.
 
-    To know it the lock is taken for an instant, shared, so that those who look do not see one another.
+    This tries the lock for an instant in shared mode, so that two processes that look do not see each other.
     """
     try:
         handle = os.open(directory / LOCK, os.O_RDONLY)
@@ -105,7 +105,7 @@ def holder_of(directory: Path) -> str:
 def _holder(handle: int) -> str:
     """The name of a lock's holder.
 
-    The name of the one before still stands in the file for a moment, so a dead process is not taken for it.
+    The file still names the previous holder for a moment, so the name of a dead process is not believed.
     """
     until = time.monotonic() + NAME_SECONDS
     while True:
@@ -155,7 +155,7 @@ class Heartbeat:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             draft.write_text(f"{os.getpid()} {count} {socket.gethostname()}")
             os.replace(draft, self.path)
-        except OSError:  # a full disk is found by what matters
+        except OSError:  # the work itself will meet a full disk
             log.debug("the heartbeat could not be written", exc_info=True)
 
     def read(self) -> str:
@@ -167,9 +167,9 @@ class Heartbeat:
 
 
 class Observer:
-    """A judge of a heartbeat by its progress.
+    """An observer that tells how long a heartbeat has made no progress.
 
-    It uses the clock of the process that looks, since the clocks of two hosts do not agree.
+    It uses the clock of the observing process, since the clocks of two hosts do not agree.
     """
 
     def __init__(self, heartbeat: Heartbeat, clock: Callable[[], float] = time.monotonic) -> None:

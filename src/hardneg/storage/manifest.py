@@ -16,9 +16,9 @@ from hardneg.storage.safe_read import as_written
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
 LATER = {  # kinds whose form has changed since
-    "embeddings": 2,  # 2: they say their precision, and name the model by its master weights whatever that is
+    "embeddings": 2,  # 2: they state their precision; their model's digest is of master weights, in any precision
     "embedding-shard": 2,
-    "checkpoint": 2,  # 2: of several models, each with files of its own name
+    "checkpoint": 2,  # 2: it holds several models, each in files named after it
 }
 
 

@@ -1,4 +1,4 @@
-"""What the system refuses, as one clear line."""
+"""Refusals of the operating system, each reported as one clear line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REFUSED = (
     errno.ENOLCK,
     errno.EOPNOTSUPP,
 )
-TOLD = (*FULL, errno.EIO, errno.EROFS, errno.EFBIG)  # what a disk does in the middle of a write
+TOLD = (*FULL, errno.EIO, errno.EROFS, errno.EFBIG)  # faults that a disk may report in the middle of a write
 
 
 @contextlib.contextmanager
@@ -78,7 +78,7 @@ def require_space(path: Path, needed: int) -> None:
 
 
 def error_number(fault: Exception) -> int:
-    """The system's error number behind a fault, or 0; libraries in Rust and C++ say it in words."""
+    """The system's error number behind a fault, or 0; libraries in Rust and C++ give it in words."""
     if isinstance(fault, OSError) and fault.errno:
         return fault.errno
     if match := re.search(r"\(os error (\d+)\)", str(fault)):

@@ -39,7 +39,7 @@ def load_array(path: Path, *, mmap: bool = True) -> NDArray[Any]:
     """Open an ``.npy`` array, memory-mapped and never unpickled."""
     try:
         return undisturbed(lambda: _opened(path, mmap))
-    except Exception as fault:  # a damaged header can end in almost any
+    except Exception as fault:  # a damaged header can raise almost any exception
         if holds_pickle(path):
             what = "a pickle, which could run code, in place of a plain array"
             raise TrustError("UNSAFE_PICKLE", what, "get it as a plain array", path=path) from fault
@@ -56,16 +56,17 @@ def _opened(path: Path, mmap: bool) -> NDArray[Any]:
 
 
 def undisturbed(parse: Callable[[], T], tries: int = 20) -> T:
-    """Call ``parse``, which calls ``ast.literal_eval``, again where another thread disturbed it.
+    """Call ``parse``, which uses ``ast.literal_eval``, and call it again if another thread disturbed it.
 
-    Up to 3.11, Python counts the depth of syntax trees for all threads together. Where two threads build one at
-    the same time, one of them ends in a SystemError that says nothing of the text. numpy reads headers that way.
+    Up to 3.11, Python counts the depth of syntax trees for all threads together. If two threads build a tree at
+    the same time, one of them can get a SystemError that has nothing to do with the text. numpy reads headers with
+    ``literal_eval``.
     """
     for left in reversed(range(tries)):
         try:
             with _PARSER:
                 return parse()
-        except SystemError:  # by a thread that does not hold our lock
+        except SystemError:  # a thread that does not hold our lock disturbed it
             if not left:
                 raise
             time.sleep(0.001)

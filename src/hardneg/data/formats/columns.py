@@ -1,10 +1,10 @@
 """Conventions that tell queries, positives and negatives by the names of columns, and what their rows hold.
 
-Those of sentence-transformers (``anchor, positive, negative_1, ...``, ``query, answer``, ``sentence1,
-sentence2, score``) and of FlagEmbedding (``query, pos, neg``, maybe with ``pos_scores`` and ``neg_scores``),
-and a corpus of ``id``, ``title`` and ``text``. Upper and lower case are one. A list may stand in a text as
-JSON. Texts have no ids of their own: a passage is called by a hash of its text, and so is a query that no
-column ``query_id`` names.
+The conventions are those of sentence-transformers (``anchor, positive, negative_1, ...``, ``query, answer``,
+``sentence1, sentence2, score``) and of FlagEmbedding (``query, pos, neg``, maybe with ``pos_scores`` and
+``neg_scores``), and a corpus of ``id``, ``title`` and ``text``. Upper and lower case mean the same. A list may be
+written as JSON in a text. Passages have no ids: the id of a passage is a hash of its text, and so is that of a
+query without a column ``query_id``.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ def _numbers(value: Any, name: str, place: Place) -> list[float] | None:
 
 
 def grade_in(fields: Fields, name: str, place: Place) -> int:
-    """The grade that a score means: a whole number is one; a share from 0 to 1 is relevant from 0.5 on.
+    """The grade that a score means: a whole number is the grade; a share from 0 to 1 is relevant from 0.5 on.
 
     A pair without a score is relevant.
     """

@@ -1,6 +1,6 @@
 """Faults of records while a source is read: raised at once or, while an import is only checked, collected.
 
-A reader goes on after a fault that is collected, so that all faults of a file are told at once.
+A reader continues after a fault that is collected, so that all faults of a file are reported at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Unread(str):
 
 @contextmanager
 def collecting(add: Callable[[InputError], None]) -> Iterator[None]:
-    """In the block, give ``add`` each fault that a reader can go on after, instead of raising it."""
+    """In the block, pass each fault after which a reader can continue to ``add``, instead of raising it."""
     token = _collector.set(add)
     try:
         yield

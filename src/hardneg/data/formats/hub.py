@@ -150,7 +150,7 @@ def package() -> Any:
 
 @contextlib.contextmanager
 def _calm() -> Iterator[None]:
-    """In the block, the packages tell no try that failed, for a fault says it in the end, and obey ``--quiet``."""
+    """In the block, the packages obey ``--quiet`` and report no failed attempts; a fault does so at the end."""
     datasets = package()  # its import sets the level
     logger = logging.getLogger("huggingface_hub")
     before = logger.level

@@ -52,7 +52,7 @@ def records(ids: str) -> Source:
 
 
 def _language(part: Any) -> str:
-    """The language of a corpus, as the catalogue says it; English where it says nothing or several."""
+    """The language of a corpus, as the catalogue says; English where it names no language or several."""
     code = part.docs_lang() if hasattr(part, "docs_lang") else None
     try:
         return language_named(str(code or ENGLISH))

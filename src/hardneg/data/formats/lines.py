@@ -24,14 +24,14 @@ from hardneg.shown import json_kind
 from hardneg.storage.disk import publish_file
 
 MAX_LINE = 64 << 20  # bytes
-MAX_EXPANSION = 200  # times a gzip file's size: text reaches 20, a bomb 1000
+MAX_EXPANSION = 200  # a gzip file may expand to so many times its size: text reaches 20, a bomb 1000
 FREE_EXPANSION = 64 << 20  # bytes; a gzip file may always expand to so many
 CHUNK = 1 << 18
 GZIP_MAGIC = b"\x1f\x8b"
 BOM = b"\xef\xbb\xbf"
 UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
-REFUSED = object()  # in the place of a line that cannot be read
+REFUSED = object()  # stands for a line that cannot be read
 
 Fields = Mapping[str, Any]
 
@@ -120,7 +120,8 @@ def read_blocks(path: Path) -> Iterator[tuple[int, bytes]]:
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Each line of a file with its number (from 1), without the line break.
 
-    Lines are decoded together where nothing is wrong with any of them, else each by itself, to name the fault.
+    Lines are decoded together if nothing is wrong with any of them. Else each is decoded by itself, to name the
+    line with the fault.
     """
     for number, block in read_blocks(path):
         lines = _decoded(block)
@@ -137,7 +138,7 @@ def _begun(path: Path, block: bytes) -> bytes:
 
 
 def _decoded(block: bytes) -> list[str] | None:
-    """The lines of a block; None where one must be looked at by itself."""
+    """The lines of a block; None if they must be looked at one by one."""
     if b"\0" in block or b"\r" in block:
         return None
     try:
@@ -250,10 +251,10 @@ def read_objects(path: Path) -> Iterator[tuple[int, Fields]]:
 
 
 def objects_of(path: Path, block: bytes, first: int) -> Iterator[tuple[int, Fields]]:
-    """The object on each line of a block, with its line number; the block's is ``first``.
+    """The object on each line of a block, with its line number; the block begins at line ``first``.
 
-    What pydantic's faster reader refuses is read by Python's, which says what is wrong, or takes it after all:
-    half of a surrogate pair, and deep nesting.
+    A line that pydantic's faster reader refuses is read again by Python's. That reader says what is wrong, or
+    accepts the line: it takes half of a surrogate pair, and deep nesting.
     """
     from pydantic_core import from_json
 
@@ -272,7 +273,7 @@ def objects_of(path: Path, block: bytes, first: int) -> Iterator[tuple[int, Fiel
 
 
 def _decoded_json(path: Path, data: bytes, number: int) -> Any:
-    """What Python's reader makes of a line, or ``REFUSED``."""
+    """The value that Python's JSON reader finds in a line, or ``REFUSED``."""
     for _, line in _each_line(path, data, number):
         try:
             return json.JSONDecoder().decode(line)
@@ -284,12 +285,12 @@ def _decoded_json(path: Path, data: bytes, number: int) -> Any:
 
 
 def why_not_json(line: str, fault: Exception) -> str:
-    """What is wrong with a line that is to be JSON."""
+    """The reason why a line is no JSON, in words."""
     if not line.strip():
         return "an empty line"
     if isinstance(fault, RecursionError):
         return "JSON that is nested too deeply"
-    if not isinstance(fault, json.JSONDecodeError):  # the only other one is of Python's limit on digits
+    if not isinstance(fault, json.JSONDecodeError):  # the only other fault is Python's limit on digits
         return f"not JSON that is read here (an integer of more than {sys.get_int_max_str_digits():,} digits)"
     found = repr(line[fault.pos : fault.pos + 20]) if fault.pos < len(line) else "the line's end"
     return f"not valid JSON ({fault.msg}: {found} at column {fault.colno})"

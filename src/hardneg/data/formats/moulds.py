@@ -1,12 +1,12 @@
 """JSON Lines whose objects differ in their strings alone, as programs write them: read by their quotes.
 
-The first line is a mould of the others: the bytes before, between and behind the strings that are values. A line
-that has these bytes, and in the places of the strings what JSON allows there, is an object with the same names. So
-many lines are read at once by where their quotes stand, and nothing is built of them but the strings.
+The first line gives a mould of the others: the bytes before, between and after the strings that are values. A
+line that has these bytes, and valid JSON strings in the places of the strings, is an object with the same names.
+So many lines are read at once, by the positions of their quotes, and nothing but the strings is built of them.
 
-Where one line of a block does not fit, the block is left to a reader of single lines (:mod:`.lines`). It says what
-is wrong, or reads what is only written in another way. So no line is read here that would be refused there, and
-none to another value.
+If one line of a block does not fit, the block is left to a reader of single lines (:mod:`.lines`). That reader
+says what is wrong, or reads lines that are only written in another way. So no line is accepted here that would be
+refused there, and no line is read to another value.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from numpy.typing import NDArray
 
 from hardneg.records import Int64
 
-MOST = 1 << 20  # bytes of a block: more, where a line is long, is left to the reader of single lines
-RUN = 64  # backslashes behind one another; more do not fit
+MOST = 1 << 20  # bytes of a block; a longer one, which has a long line, is left to the reader of single lines
+RUN = 64  # consecutive backslashes; a line with more does not fit
 QUOTE, BACKSLASH, BLANK = 0x22, 0x5C, 0x20
 
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"(?P<name>[ \t\r]*:)?')
 
 
 class Moulds:
-    """The mould of each block of lines; most have that of the one before."""
+    """Finds the mould of each block of lines; most blocks have the mould of the block before."""
 
     def __init__(self) -> None:
         self.last: Mould | None = None
@@ -69,8 +69,8 @@ class AlikeLines:
     def columns(self, defaults: Mapping[str, bytes | None]) -> list[list[bytes]] | None:
         """The strings [n] of some fields, as UTF-8.
 
-        A field that is missing or null has its default; None: it must be there. The whole is None where a field
-        holds something else than strings, or a string is refused.
+        A field that is missing or null has its default; a default of None: it must be there. The result is None if
+        a field holds other values than strings, or a string is refused.
         """
         if self._rewritten is None:
             return None
@@ -116,7 +116,7 @@ def unescaped(written: list[bytes]) -> list[bytes]:
 
     Raises
     ------
-    ValueError : a string is none, or holds half of a surrogate pair or a NUL.
+    ValueError : a string is not valid JSON, or holds half of a surrogate pair or a NUL.
     """
     from pydantic_core import from_json
 
@@ -131,13 +131,13 @@ def unescaped(written: list[bytes]) -> list[bytes]:
 
 @dataclass(frozen=True)
 class Mould:
-    """What the lines of a file have in common.
+    """The common form of the lines of a file: all but the strings that are values.
 
     Attributes
     ----------
     fields : see :class:`AlikeLines`.
-    pieces : the bytes before, between and behind the strings that are values, with their quotes [strings + 1].
-    opening : which of the quotes of a line opens each of them [strings].
+    pieces : the bytes before, between and after the strings that are values, with their quotes [strings + 1].
+    opening : which of the quotes of a line opens each of these strings [strings].
     quotes : the number of all quotes of a line that no backslash escapes.
     """
 
@@ -167,14 +167,14 @@ class Mould:
         return cls(fields, (*pieces, line[at:]), np.array(values, np.int64) * 2, 2 * len(strings))
 
     def fit(self, block: bytes) -> AlikeLines | None:
-        """The lines of a block; None if one of them is another than the mould's."""
+        """The lines of a block; None if one of them does not fit the mould."""
         first, last = self.pieces[0], self.pieces[-1]
         if not block.startswith(first) or not block.endswith(last):
             return None
         data = np.frombuffer(block, np.uint8)
         quotes = unescaped_quotes(data)
         n, rest = divmod(len(quotes), self.quotes)
-        # No string holds a control character, so all that there are stand in the pieces and between the lines.
+        # A string may hold no control character: all of them must be in the pieces or between the lines.
         if rest or not n or np.count_nonzero(data < BLANK) != n * self._controls + n - 1:
             return None
         at = quotes.reshape(n, self.quotes)

@@ -52,7 +52,7 @@ class Table:
     lines: Int64  # [n] line numbers, from 1
 
     def repeats(self) -> tuple[Int64, Int64]:
-        """Entries [m] whose query and passage an earlier entry has, in file order, and the earlier entries [m]."""
+        """Entries [m] that repeat the query and passage of earlier ones, in file order, and the earlier [m]."""
         key = self.query * len(self.passage_ids) + self.passage
         order = np.argsort(key, kind="stable")
         again = np.flatnonzero(np.diff(key[order]) == 0)
@@ -108,7 +108,8 @@ def _codes(numbering: defaultdict[bytes, int], ids: Column) -> Int64:
 def _columns(path: Path, layout: TableForm) -> Iterator[tuple[Sequence[int], list[Column]]]:
     """Line numbers and columns of blocks of lines.
 
-    Blocks are split as a whole while all their lines are regular; from the first other block on, line by line.
+    Blocks are split as a whole while all their lines are regular. From the first irregular block on, lines are
+    split one by one.
     """
     line = 1
     for block in _blocks(path):

@@ -107,9 +107,9 @@ def corpus_source(tables: Sequence[Table], inputs: Mapping[str, str]) -> Source:
 
 
 def passages_known(found: Found) -> dict[str, str]:
-    """The ids of the corpus's passages that stand in pairs too, by the ids that their texts would have there.
+    """The ids of the corpus's passages by the ids that their texts get in pairs, for passages that occur there.
 
-    A passage with a title also stands in pairs as one text: title, blank, text.
+    A passage with a title may also occur in pairs as one text: title, blank, text.
     """
     if not found.corpus:
         return {}
@@ -176,7 +176,7 @@ def table_files(place: Path) -> list[Path]:
 
 
 def is_table(path: Path, place: Path) -> bool:
-    """Whether a file below a place may be a table of it: not hidden, and none that ``datasets`` adds."""
+    """Whether a file below a place may be one of its tables: not hidden, and not a file that ``datasets`` adds."""
     hidden = any(NO_TABLES.fullmatch(part) for part in path.relative_to(place).parts)
     return bool(suffix_of(path)) and not hidden and path.is_file()
 

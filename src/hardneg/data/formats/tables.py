@@ -29,7 +29,7 @@ JSON, CSV, TSV, PARQUET, ARROW = (
 SUFFIXES = (*JSON, *CSV, *TSV, *PARQUET, *ARROW)
 DELIMITERS = (",", ";", "\t")  # of CSV; the one that the first line has most of
 MAX_FIELD = 16 << 20  # characters of a CSV field; a quote that is never closed reaches it
-PEEKED = 20  # records whose fields are the columns of a JSON file
+PEEKED = 20  # the fields of so many first records are taken as the columns of a JSON file
 ROWS = 1024  # rows of Parquet or Arrow read at a time
 
 

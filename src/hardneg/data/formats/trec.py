@@ -86,7 +86,7 @@ def read_runs(
 
 
 def table_of(given: Scored | Judged) -> Table:
-    """What a file would say, from ids in memory; raises :class:`InputError` if a value is NaN."""
+    """The table that a file would hold, from ids in memory; raises :class:`InputError` if a value is NaN."""
     passages = {one: i for i, one in enumerate(dict.fromkeys(p for hits in given.values() for p in hits))}
     counts = [len(hits) for hits in given.values()]
     hits = np.array([passages[p] for hits in given.values() for p in hits], np.int64)

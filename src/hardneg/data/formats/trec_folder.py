@@ -54,7 +54,7 @@ def records(folder: Path) -> Source:
 
 
 def _splits(folder: Path, pattern: str, alone: tuple[str, ...]) -> dict[str, Path]:
-    """The files by split; a file whose name has no split is that of ``test``."""
+    """The files by split; a file whose name has no split belongs to ``test``."""
     found = find_splits(folder, pattern)
     if not found and any(has_file(folder, name) for name in alone):
         return {ONLY_SPLIT: find_file(folder, *alone)}
