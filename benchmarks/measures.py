@@ -1,7 +1,7 @@
 """Measures of a large run: 100 000 queries with 200 hits each, a few graded judgements a query.
 
-Everyone starts from what its own users hold in memory (arrays, dictionaries, ranx objects) and gives a value for
-each query and measure. No two hits of a query score alike, so the peers' rules for ties do not matter.
+Each contender starts from the objects that its users hold in memory (arrays, dictionaries, ranx objects) and gives
+a value for each query and measure. No two hits of a query have equal scores, so rules for ties do not matter.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MEASURES = ("nDCG@10", "RR@10", "R@100", "AP")
 
 
 def material(size: Mapping[str, Any]) -> tuple[Any, Any]:
-    """A run and qrels. About three of four judged passages are among the hits, more often near the top."""
+    """A run and qrels. About three of four judged passages are among the hits, and mostly near the top."""
     from hardneg.records import Qrels, Run, offsets_of, owners
 
     rng = np.random.default_rng(7)
@@ -101,7 +101,7 @@ def columns(wanted: Mapping[str, str], values: Callable[[str], Iterable[float]],
 
 
 def gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, float]:
-    """Every query's values agree; pytrec_eval's reciprocal rank has no cut-off and gets it here."""
+    """Every query's values agree. pytrec_eval's reciprocal rank has no cut-off, so the cut-off is applied here."""
     ours = found["hardneg"]
     for name, arrays in found.items():
         for measure, values in ours.items():
