@@ -18,7 +18,7 @@ MEASURES = ("nDCG@10", "RR@10", "R@100", "AP")
 
 
 def material(size: Mapping[str, Any]) -> tuple[Any, Any]:
-    """A run and qrels. About three of four judged passages are among the hits, and mostly near the top."""
+    """A run and qrels. About three of four judged passages are among the hits, more often near the top."""
     from hardneg.records import Qrels, Run, offsets_of, owners
 
     rng = np.random.default_rng(7)

@@ -2,8 +2,8 @@
 
 A run is several steps as each tool makes them for its users, with dropout: sentence-transformers' trainer reads
 texts in every step, hardneg reads tokens of its store. Both use the same model, texts, length, precision and
-threads, and compute the same loss before the first step. Texts are cut at 64 tokens, where most are equally long, or
-(`-whole`) where the model cuts them, at 256. Then batches have padding, which hardneg does not compute.
+threads, and compute the same loss before the first step. Texts are cut at 64 tokens, so that most are equally
+long, or (`-whole`) at 256, where the model cuts them. Then batches have padding, which hardneg does not compute.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, float]:
 
 
 def products(size: Mapping[str, Any], *, backward: bool = False) -> Run:
-    """The matrix products of all layers; of the last one only keys and values, as first tokens need little more."""
+    """The matrix products of all layers; of the last, only keys and values, as first tokens need little more."""
     import torch
 
     from hardneg.data.token_pairs import PairStore
