@@ -21,7 +21,7 @@ def options(parser: ArgumentParser) -> None:
 
 
 def common_of(chosen: Namespace) -> dict[str, object]:
-    """The settings that the preset does not have: the encoder's pooling and scale, fewer steps, shorter texts."""
+    """Settings that differ from the preset: the encoder's own pooling and scale, fewer steps, shorter texts."""
     return {
         "pooling": "mean",
         "normalize": True,
