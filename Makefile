@@ -6,8 +6,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 TORCH_INDEX ?=
 VENV := .venv
 BIN := $(VENV)/bin
-# Python compiles what is imported, and keeps that also where the environment says that it should not: processes would
-# each compile the same anew, for longer than most of them work. pip would compile all of the 18,000 files that it installs.
+# Python keeps what it compiles of imported modules, even if the environment says otherwise. Without that, each process
+# would compile the same modules again, which takes longer than most of them work. pip compiles nothing (--no-compile): it
+# would compile all of the 18,000 files that it installs.
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile -c constraints.txt
 TORCH = $(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
@@ -30,7 +31,7 @@ $(VENV)/.base: pyproject.toml constraints.txt
 	@$(PIP) -e '.[demo,report]'
 	@touch $@
 
-# What the tests need holds what the demo needs: that is not installed before, and hardneg itself once.
+# The packages of the tests include those of the demo. So the demo's are not installed first, and hardneg is installed once.
 $(VENV)/.dev: pyproject.toml constraints.txt
 	@echo "installing hardneg, most extras and the test tools into $(VENV) (a few minutes the first time)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -56,11 +57,12 @@ demo-tiny: $(VENV)/.base
 	$(BIN)/hardneg search --data pydocs:stdlib --model $(DEMO)-tiny/model --cache $(DEMO)-tiny/cache \
 		--query "how to copy a whole directory tree"
 
-# As many processes as most machines have cores at least, of one thread each. Whoever has nothing left to do takes from
-# another's end, so that files mostly stay whole, with what their tests share.
+# Two processes of one thread each run the tests, because most machines have at least two cores. A process that has run all
+# of its tests takes tests from the end of another's list. So the tests of a file, which share fixtures, mostly stay together.
 WORKERS ?= 2
-# Tests write and delete tens of thousands of small files, which takes a disk a quarter of their time. So these lie in memory,
-# where there is room for them (make test: below 1 GB at once) and for the tests themselves. make TESTS_DIR= leaves them on the disk.
+# Tests write and delete tens of thousands of small files, which on a disk takes a quarter of the time of the tests. So these
+# files lie in memory, if there is room for them (make test: below 1 GB at once) and for the tests themselves.
+# make TESTS_DIR= leaves them on the disk.
 FREE = $$(df --output=avail /dev/shm 2>/dev/null | tail -n 1 | tr -dc 0-9)
 MEMORY = $$(sed -n 's/MemAvailable: *\([0-9]*\) kB/\1/p' /proc/meminfo 2>/dev/null)
 TESTS_DIR := $(shell test -w /dev/shm && test "0$(FREE)" -gt 4000000 && test "0$(MEMORY)" -gt 12000000 && \
@@ -74,7 +76,8 @@ tests-dir: install
 test: tests-dir
 	$(SHARED_OUT) -m "not slow" --ignore tests/slow
 
-# What computes in the machine's best precision, once more in the other: bfloat16 is emulated where nothing multiplies it.
+# The tests that compute in the machine's best precision run once more in the other one. bfloat16 is emulated if the
+# processor does not multiply it.
 OTHER ?= $(shell grep -qE 'amx_bf16|avx512_bf16' /proc/cpuinfo && echo float32 || echo bfloat16)
 FLOWS := $(addprefix tests/unit/test_,api.py api_retrieval.py cli.py cli_answers.py snapshot.py retriever.py search_length.py \
 	documents.py ann.py embeddings.py bi_encoder.py cross_encoder.py integrations.py export.py verify.py) \
@@ -83,20 +86,21 @@ FLOWS := $(addprefix tests/unit/test_,api.py api_retrieval.py cli.py cli_answers
 test-precision: tests-dir
 	HARDNEG_PRECISION=$(OTHER) $(SHARED_OUT) -m "not slow" $(FLOWS)
 
-# What depends on the collections beside the project or on the number of threads, without those and on two.
+# The tests that depend on the collections beside the project, or on the number of threads, run once more without these
+# collections and on two threads.
 ALONE := $(addprefix tests/unit/test_,answers.py ann.py bm25.py formats.py measures.py memory.py mining.py \
 	pydocs.py threads.py tokens.py trec.py verify.py)
 
 test-alone: tests-dir
 	HARDNEG_TEST_SHARED=0 OMP_NUM_THREADS=2 $(PYTEST) -m "not slow" $(ALONE)
 
-# Only the files that have slow tests are imported; those of the longest, type checks and whole studies, come first.
+# Only files with slow tests are imported. The files whose tests take longest (type checks and whole studies) come first.
 SLOW = $(shell grep -rl --include='test_*.py' 'mark\.slow' tests | sort -r)
 
 test-slow: tests-dir
 	$(SHARED_OUT) -m slow $(SLOW)
 
-# What .ci/run runs beside the slow tests, one after another: while one of them waits, another works.
+# .ci/run runs these targets at the same time as the slow tests, and one after another: while a slow test waits, they work.
 test-beside:
 	$(MAKE) --jobs=1 WORKERS=1 test-precision test-alone lint
 
@@ -137,7 +141,7 @@ $(VENV)/.docs: $(VENV)/.base
 	@$(PIP) -e '.[docs]'
 	@touch $@
 
-# Wheel and sdist, and the wheel tried in an empty environment, outside of this folder.
+# This makes wheel and sdist, and tries the wheel in an empty environment, outside of this folder.
 dist: install
 	rm -rf dist build/tried
 	$(BIN)/python -m build --outdir dist .
@@ -147,8 +151,8 @@ dist: install
 	cd build/tried && bin/hardneg --version && bin/hardneg presets && bin/hardneg doctor
 	rm -rf build/tried
 
-# The oldest packages that pyproject.toml allows, from wheels, and the tests that use most of each. Old packages use what
-# new ones deprecate.
+# This installs the oldest packages that pyproject.toml allows, from wheels, and runs the tests that use most of each.
+# Deprecation warnings are ignored, because old packages use what new ones deprecate.
 OLDEST := $(addprefix tests/unit/test_,config.py tables.py loading.py trec.py ann.py bm25.py api.py cli.py)
 test-oldest:
 	$(PYTHON) -m venv build/oldest
@@ -158,7 +162,7 @@ test-oldest:
 	build/oldest/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation -e .
 	OMP_NUM_THREADS=2 build/oldest/bin/python -m pytest -W ignore::DeprecationWarning -m "not slow" $(OLDEST)
 
-# site/index.html opens from the disk: no network to build it, none to read it.
+# site/index.html opens from the disk. Neither building nor reading it needs a network.
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "site/index.html"
@@ -188,7 +192,7 @@ study-ance: $(VENV)/.base
 	$(BIN)/python studies/ance.py --out $(or $(STUDY),runs/ance) --data $(DATA) --jobs $(JOBS) \
 		--kept $(STUDIES)/ance.jsonl --report $(STUDIES)/ance.md $(OPTIONS)
 
-# Without DATA both collections that the study names; one that is not there is skipped.
+# Without DATA the study runs on both collections that it names; a collection that is not there is skipped.
 study-ar2: $(VENV)/.base
 	@echo "36 experiments a collection, half an hour to two hours of a core each; finished ones are not run again"
 	@echo "(make JOBS=2 STUDY=folder; OPTIONS=--list: what is to do, and hours; OPTIONS='--queries 400 --passages 900': a part)"

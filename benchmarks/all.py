@@ -34,7 +34,7 @@ SCRIPTS = (
 
 
 def run(script: str, arguments: list[str]) -> tuple[list[dict[str, Any]], bool]:
-    """What a script reported, and whether it ended well; its output goes on to the terminal."""
+    """Run a script; returns its outcomes and whether it ended well. Its other output goes to the terminal."""
     command = [sys.executable, str(HERE / f"{script}.py"), *arguments]
     outcomes = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -48,7 +48,7 @@ def run(script: str, arguments: list[str]) -> tuple[list[dict[str, Any]], bool]:
 
 
 def summary(outcomes: Iterable[dict[str, Any]]) -> Iterable[str]:
-    """A line for each contender, ratios being its time by ours."""
+    """Yield a line for each contender; a ratio is its time divided by ours."""
     for outcome in outcomes:
         for row in outcome["contenders"]:
             verdict = ("reached" if row["reached"] else "MISSED") if "reached" in row else ""

@@ -1,4 +1,4 @@
-"""The first answer of a fresh process: one text searched in a corpus whose vectors are on the disk.
+"""The time to the first answer of a fresh process, which searches a corpus whose vectors are on the disk.
 
 Each run starts Python, so imports count. The peer reads the same vectors with numpy and multiplies them.
 """
@@ -82,9 +82,9 @@ def sentence_transformers(size: Mapping[str, Any]) -> Run:
 
 
 def gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, int]:
-    """Both have the same passages in the same order, with nearly the same scores.
+    """Both contenders find the same passages in the same order, with nearly the same scores.
 
-    hardneg's vectors are float16 on the disk; where the machine computes in bfloat16, that rounds more.
+    hardneg's vectors are float16 on the disk. On a machine that computes in bfloat16, rounding is larger.
     """
     from hardneg.process.hardware import best_precision
 

@@ -57,7 +57,7 @@ class Column(list[str]):
 
 
 def collection(passages: list[str]) -> Any:
-    """What our index takes."""
+    """A stand-in for a collection, with the attributes that our index reads."""
     return SimpleNamespace(
         digest="generated",
         language="english",
@@ -71,7 +71,7 @@ def collection(passages: list[str]) -> Any:
 
 
 def build_hardneg(size: Mapping[str, Any]) -> Run:
-    """All of it: texts to an index on disk, verified and open."""
+    """The whole way from texts to an index that is on the disk, verified and open."""
     from hardneg.search.bm25 import open_bm25, search
 
     passages, queries = texts(size)
@@ -96,7 +96,7 @@ def build_bm25s(size: Mapping[str, Any]) -> Run:
 
 
 def indexed(passages: list[str]) -> tuple[Any, Callable[[list[str]], Any]]:
-    """The index and its tokenizer for queries."""
+    """The index of bm25s, and a function that tokenises queries for it."""
     import bm25s
     import Stemmer
     from bm25s.tokenization import Tokenizer
@@ -119,7 +119,7 @@ def retrieved(index: Any, tokens: Any, size: Mapping[str, Any]) -> Arrays:
 
 
 def ranked(run: Any, size: Mapping[str, Any]) -> Arrays:
-    """A run as rows and scores [queries, k], -1 and 0 behind its last hit."""
+    """The rows and the scores of a run, [queries, k] each; -1 and 0 behind a query's last hit."""
     n, lengths = len(run), np.diff(run.offsets)
     filled = np.arange(size["k"]) < lengths[:, None]
     rows, scores = np.full((n, size["k"]), -1, np.int32), np.zeros((n, size["k"]), np.float32)
@@ -152,7 +152,7 @@ def search_bm25s(size: Mapping[str, Any]) -> Run:
 
 
 def gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, float]:
-    """The same scores at each rank, and the same passages but for those that tie with the last."""
+    """Both find the same scores at each rank, and the same passages except those that tie with the last hit."""
     ours = found["hardneg"]
     differ = 0
     for name, arrays in found.items():

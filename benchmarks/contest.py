@@ -1,8 +1,8 @@
-"""Fair timing: every contender in a process of its own, equal threads, interleaved, gated by equal results.
+"""Fair timing: each contender has its own process and as many threads as the others; equal results are enforced.
 
-A benchmark names its contenders; each is a function ``setup(size) -> run`` of which ``run()`` is timed. The
-first run of a contender is not counted. Rounds go A B C, C B A, A B C, ..., so that drift of the machine meets
-all alike.
+A benchmark names its contenders. Each is a function ``setup(size) -> run``, and ``run()`` is timed. The first run
+of a contender is not counted. Rounds go A B C, C B A, A B C, ..., so that a drift of the machine affects all
+contenders alike.
 """
 
 from __future__ import annotations
@@ -35,27 +35,28 @@ PACKAGES = (
 FEATURES = {"avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16"}
 
 Arrays = Mapping[str, np.ndarray]
-# One timed run; what it found, for the gate. Where arrays are work for the gate alone, a function that makes them.
+# One timed run, which returns its results for the gate. If only the gate needs them as arrays, it returns a
+# function instead, which makes the arrays outside of the timed run.
 Run = Callable[[], Arrays | Callable[[], Arrays]]
 Setup = Callable[[Mapping[str, Any]], Run]
 
 
 @dataclass(frozen=True)
 class Contest:
-    """Contenders for one path. The first is ours; ratios are peer's time / our time."""
+    """The contenders for one path. The first one is ours; a ratio is the peer's time / our time."""
 
     name: str
     contenders: Mapping[str, str]  # shown name -> "module:function" of its setup, relative to benchmarks/
     size: Mapping[str, Any]  # given to every setup
-    gate: Callable[[dict[str, dict[str, np.ndarray]]], dict[str, Any]]  # results by contender -> facts; raises
+    gate: Callable[[dict[str, dict[str, np.ndarray]]], dict[str, Any]]  # results -> facts; raises
     units: tuple[float, str]  # work of one run, and its name, for rates
     repeats: int = 5
     goals: Mapping[str, float] | None = None  # contender -> ratio to reach
-    rate: float | None = None  # ours to reach, in units a second
+    rate: float | None = None  # that ours should reach, in units a second
 
 
 class NotHere(Exception):
-    """Raised by the setup of a contender that this machine cannot show."""
+    """Raised by the setup of a contender that cannot run on this machine."""
 
 
 class Worker:
@@ -64,7 +65,7 @@ class Worker:
     def __init__(self, name: str, where: str, contest: Contest, threads: int, folder: Path) -> None:
         self.name, self.file = name, folder / f"{len(list(folder.iterdir()))}.npz"
         self.times: list[float] = []
-        self.processor: list[float] = []  # seconds that all threads of a run took, whoever else was running
+        self.processor: list[float] = []  # processor seconds of all threads, for each run
         command = [sys.executable, str(HERE / "contest.py"), "--worker", where, str(self.file)]
         variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "RAYON_NUM_THREADS")
         environment = {**os.environ, **dict.fromkeys(variables, str(threads)), "TOKENIZERS_PARALLELISM": "true"}
@@ -80,7 +81,7 @@ class Worker:
             self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            self.answer()  # it has ended: this says how
+            self.answer()  # the process has ended, so this raises an error that says how
 
     def answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
@@ -111,7 +112,7 @@ class Worker:
 
 
 def hold(contest: Contest, threads: int) -> dict[str, Any]:
-    """Run a contest; the outcome as JSON. A contender whose package or hardware is absent is "not run"."""
+    """Run a contest; the outcome as JSON. If a contender's package or hardware is absent, it is "not run"."""
     before = processor_times()
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         workers, absent = [], {}
@@ -120,11 +121,11 @@ def hold(contest: Contest, threads: int) -> dict[str, Any]:
             worker = Worker(name, where, contest, threads, Path(folder))
             stack.callback(worker.close)
             try:
-                worker.answer()  # set up, and warm
+                worker.answer()  # it is set up and warm
                 workers.append(worker)
             except RuntimeError as fault:
                 cannot = any(name in str(fault) for name in ("ModuleNotFoundError", "NotHere"))
-                if not cannot or not workers:  # ours is never absent
+                if not cannot or not workers:  # our own contender is never absent
                     raise
                 absent[name] = f"not run: {str(fault).rstrip().rsplit(': ', 1)[-1]}"
         for repeat in range(contest.repeats):
@@ -149,17 +150,17 @@ def hold(contest: Contest, threads: int) -> dict[str, Any]:
 
 
 def tell(line: str) -> None:
-    """A line for whoever waits."""
+    """Tell the person who waits one line."""
     print(line, file=sys.stderr, flush=True)
 
 
 def processor_times() -> list[int]:
-    """Ticks of all processors by what they did, as Linux counts them; none elsewhere."""
+    """Ticks of all processors by kind of work, as Linux counts them; empty on other systems."""
     return [int(ticks) for line in _lines("/proc/stat")[:1] for ticks in line.split()[1:]]
 
 
 def stolen(before: Sequence[int], after: Sequence[int]) -> float | None:
-    """Share of the ticks, of those not idle, that other guests of the machine took; None where nobody counts."""
+    """The share of the busy ticks that other guests of the machine took; None if they are not counted."""
     if not before:
         return None
     spent = [b - a for a, b in zip(before, after, strict=True)]
@@ -168,7 +169,7 @@ def stolen(before: Sequence[int], after: Sequence[int]) -> float | None:
 
 
 def shown(key: str, value: Any) -> bool:
-    """Whether a part of a size belongs in the report; what begins with _ is a place of this machine."""
+    """Whether a part of a size belongs in the report; a name that begins with _ holds a path of this machine."""
     return isinstance(value, int | float | str) and not key.startswith("_")
 
 
@@ -230,7 +231,7 @@ def goal_of(row: Mapping[str, Any]) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """The processor and the versions that the figures were measured with."""
     cpu = next(
         (line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
         platform.processor(),
@@ -257,7 +258,7 @@ def _lines(path: str) -> list[str]:
 
 
 def main(contests: Sequence[Contest]) -> int:
-    """Command line of a benchmark: hold its contests, or those named."""
+    """Be the command line of a benchmark: hold all of its contests, or those that are named."""
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*", help="contests to hold; all by default")
     parser.add_argument("--threads", type=int, default=2)
@@ -272,7 +273,7 @@ def main(contests: Sequence[Contest]) -> int:
             contest = Contest(**{**vars(contest), "repeats": arguments.repeats})
         try:
             show(hold(contest, arguments.threads))
-        except RuntimeError as fault:  # of a contender: the other contests can be held
+        except RuntimeError as fault:  # a contender failed; the other contests can still be held
             tell(f"{contest.name}: {fault}")
             failed = 1
     return failed
@@ -283,7 +284,7 @@ def main(contests: Sequence[Contest]) -> int:
 
 def serve(where: str, file: Path) -> None:
     """Set a contender up, run it once for warmth, then once for every line on standard input."""
-    answers = os.fdopen(os.dup(1), "w")  # whatever a library prints must not be taken for an answer
+    answers = os.fdopen(os.dup(1), "w")  # so that no output of a library is taken for an answer
     os.dup2(2, 1)
 
     def say(**facts: Any) -> None:
@@ -299,7 +300,7 @@ def serve(where: str, file: Path) -> None:
         result: Arrays | Callable[[], Arrays] | None = run()
         say(ready=True)
         while sys.stdin.readline().strip() == "run":
-            result = None  # freeing it is no part of the next run
+            result = None  # so that freeing it is not timed as a part of the next run
             begin, processor = time.perf_counter(), time.process_time()
             result = run()
             say(seconds=time.perf_counter() - begin, processor=time.process_time() - processor)
@@ -311,7 +312,7 @@ def serve(where: str, file: Path) -> None:
 
 
 def _set_threads(threads: int) -> None:
-    if "torch" in sys.modules:  # who does without it need not pay for it
+    if "torch" in sys.modules:  # a contender that does not use torch need not load it
         sys.modules["torch"].set_num_threads(threads)
 
 

@@ -1,7 +1,7 @@
-"""Training steps on two threads while other programs run: what it costs that threads wait for one another.
+"""Training steps on two threads while other programs run: the cost of threads that wait for one another.
 
-The others begin when a run begins, so hardneg did not see them at its start. *OpenMP's own spinning* is the same
-training with what OpenMP does where nobody tells it.
+The other programs begin when a run begins, so hardneg could not see them when it started. *OpenMP's own
+spinning* is the same training with OpenMP's default way to wait.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 from contest import Arrays, Contest, Run, main
 
 TRAIN = {"queries": 8, "passages": 4, "steps": 3}
-NICED = {"others": 4, "nice": 10}  # as two programs of two threads each
+NICED = {"others": 4, "nice": 10}  # like two programs of two threads each
 EQUAL = {"others": 2, "nice": 0}
-GOAL = 0.4  # beside others a step takes at most 2.5 times as long
+GOAL = 0.4  # beside other programs a step takes at most 2.5 times as long
 
 
 @contextlib.contextmanager
 def others(count: int, nice: int) -> Iterator[None]:
-    """So many programs are busy in the block."""
+    """Keep ``count`` other programs busy while the block runs."""
     command = ["nice", "-n", str(nice), sys.executable, "-c", "while True: pass"]
     busy = [subprocess.Popen(command) for _ in range(count)]
     try:
@@ -35,7 +35,7 @@ def others(count: int, nice: int) -> Iterator[None]:
 
 
 def training(size: Mapping[str, Any], *, spin: int | None, crowd: bool) -> Run:
-    """Training steps whose waiting threads look ``spin`` times before they sleep; None: as OpenMP has it."""
+    """Training steps whose waiting threads look ``spin`` times before they sleep; None: OpenMP's default."""
     assert "torch" not in sys.modules  # OpenMP reads the variable when it is loaded
     os.environ.pop("OMP_WAIT_POLICY", None)
     os.environ.pop("GOMP_SPINCOUNT", None)
@@ -75,7 +75,7 @@ def spinning_alone(size: Mapping[str, Any]) -> Run:
 
 
 def contests() -> list[Contest]:
-    from material import LENGTH  # loads torch, which a contender must not do before it has said how threads wait
+    from material import LENGTH  # loads torch; a contender must first set how threads wait
     from train import gate
 
     train = TRAIN | {"length": LENGTH}

@@ -1,8 +1,8 @@
-"""Composition and swing of negatives against pandas, and all of it at full size: generated runs and pools.
+"""Composition and swing of negatives against pandas, and the whole report at full size; lists are generated.
 
 Each query has a run of 200 passages and a pool of 180 negatives in each of five episodes, and a run of BM25. The
-passages of a query are drawn from 601 near it, so lists of different episodes share a third. The peer is what
-a notebook does: frames that are grouped and merged. The contest named ``full`` has no peer, for pandas would need
+passages of a query are drawn from 601 near it, so lists of different episodes share a third. The peer does what
+a notebook does: it groups and merges frames. The contest named ``full`` has no peer, because pandas would need
 more memory than most machines have.
 """
 
@@ -30,7 +30,7 @@ NEAR = 601  # passages that a query's lists are drawn from; prime, so that every
 
 
 class Lists(NamedTuple):
-    """As much as diagnostics read of a run; all runs share their scores."""
+    """The parts of a run that diagnostics read; all runs share one array of scores."""
 
     query_rows: np.ndarray
     offsets: np.ndarray
@@ -45,7 +45,7 @@ def falling(n: int, depth: int) -> np.ndarray:
 
 
 def drawn(size: Mapping[str, Any], depth: int, seed: int) -> Lists:
-    """For each query ``depth`` distinct passages near it, in another order for each seed."""
+    """Draw, for each query, ``depth`` distinct passages near it, in an order that depends on the seed."""
     n = size["queries"]
     rng = np.random.default_rng(seed)
     step, start = rng.integers(1, NEAR, n), rng.integers(0, NEAR, n)
@@ -81,7 +81,7 @@ def material(size: Mapping[str, Any]) -> Material:
 
 
 def pool(size: Mapping[str, Any], episode: int) -> Any:
-    """A pool with its provenance; what diagnostics do not read is empty."""
+    """A pool with its provenance; the arrays that diagnostics do not read are empty."""
     from hardneg.negatives.pool import SOURCES, NegativePool
 
     lists, none = drawn(size, size["negatives"], 200 + episode), np.zeros(0, np.int32)
@@ -158,7 +158,7 @@ def pandas_composition(size: Mapping[str, Any]) -> Run:
 
 
 def columns(counted: Any, is_pool: np.ndarray) -> np.ndarray:
-    """Entries by list and first encounter; what a pool has first is of no source, and stands last."""
+    """Entries by list (rows) and by the list that had them first (columns); the last column is for all pools."""
     entries = np.zeros((len(is_pool), len(is_pool)), np.int64)
     for (row, column), n in counted.items():
         entries[row, column] = n
@@ -262,7 +262,7 @@ def hardneg_report(size: Mapping[str, Any]) -> Run:
 
 
 def material_is_gone() -> None:
-    """Give the memory of generated lists back, so that what is measured is the report's."""
+    """Give back the memory of the generated lists, so that only the memory of the report is measured."""
     falling.cache_clear()
 
 
@@ -276,7 +276,7 @@ def equal(found: dict[str, dict[str, np.ndarray]]) -> dict[str, Any]:
 
 
 def contest(name: str, contenders: Mapping[str, str], size: Mapping[str, Any], lists: int, **more: Any) -> Contest:
-    """A contest over lists that have so many entries for a query."""
+    """A contest over lists that have a given number of entries for each query."""
     return Contest(
         name=name,
         contenders={who: f"diagnostics:{where}" for who, where in contenders.items()},

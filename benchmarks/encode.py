@@ -97,7 +97,7 @@ def padded_loop(size: Mapping[str, Any]) -> Run:
 
 
 def gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, float]:
-    """All vectors point where the float32 ones do."""
+    """All vectors have nearly the direction of the float32 ones."""
     wanted = found["hardneg float32"]["vectors"]
     lowest = {}
     for name, arrays in found.items():
@@ -121,7 +121,7 @@ def contests() -> list[Contest]:
     }
     same = {"hardneg float32": "encode:hardneg_float32"}
     goals = {"sentence-transformers float32": 1.3}
-    if best_precision("cpu") == "bfloat16":  # our default there
+    if best_precision("cpu") == "bfloat16":  # our default on such a processor
         same = {"hardneg bfloat16": "encode:hardneg_bfloat16", **same}
         peers["sentence-transformers bfloat16"] = "encode:sentence_transformers_bfloat16"
         goals = {"sentence-transformers float32": 4.0, "sentence-transformers bfloat16": 1.3}

@@ -1,9 +1,9 @@
 """Fusion of two runs, and re-ranking without its model: 6,980 queries with 1,000 hits each.
 
-Everyone starts from what its own users hold in memory: arrays, dictionaries, or ranx' objects. The two runs share
-about half of their passages, and no two hits of a run's list score alike. Re-ranking is by scores that are there
-already, so that nothing but the bookkeeping is timed. ``python benchmarks/fusion.py --queries 698`` is a tenth of
-all.
+Each contender starts from the objects that its users hold in memory: arrays, dictionaries, or ranx' objects. The
+two runs share about half of their passages, and no two hits of a list have equal scores. Re-ranking uses scores
+that are known already, so only the bookkeeping is timed. ``python benchmarks/fusion.py --queries 698`` takes a
+tenth of the queries.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from contest import Arrays, Contest, Run, main
 SIZE = {"queries": 6_980, "hits": 1_000, "passages": 8_841_823}
 K = 1_000
 RRF = 60
-TOP = 10  # hits that the gate compares: peers break ties in their own ways
+TOP = 10  # only these hits are compared, because peers break ties in their own ways
 
 Scored = dict[str, dict[str, float]]
 
@@ -84,7 +84,7 @@ def dictionaries(size: Mapping[str, Any]) -> list[Scored]:
 
 
 def python(size: Mapping[str, Any], method: str) -> Run:
-    """What a script does: dictionaries, and a sort for each query."""
+    """The fusion of a simple script: dictionaries, and a sort for each query."""
     runs = dictionaries(size)
 
     def worth(hits: dict[str, float]) -> dict[str, float]:
@@ -169,7 +169,7 @@ def hashed(passage_rows: np.ndarray) -> np.ndarray:
 
 
 def python_rerank(size: Mapping[str, Any]) -> Run:
-    """What a script does with scores that it has by query and passage."""
+    """The re-ranking of a simple script, with a dictionary of scores by query and passage."""
     run = dictionaries(size)[0]
     known = {
         query: {name: float(int(name[1:]) * 40503 % 1_048_573) for name in hits} for query, hits in run.items()
@@ -186,7 +186,7 @@ def python_rerank(size: Mapping[str, Any]) -> Run:
 
 
 def pyterrier_rerank(size: Mapping[str, Any]) -> Run:
-    """What pyterrier does behind a model that has filled the column of scores: it ranks a table anew."""
+    """The step of pyterrier after a model has filled the column of scores: it ranks the table anew."""
     import pandas as pd
     from pyterrier.model import add_ranks
 
@@ -211,7 +211,7 @@ def table_firsts(table: Any) -> Arrays:
 
 
 def gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, float]:
-    """Everyone gives the same best scores."""
+    """All contenders give the same best scores."""
     ours = found["hardneg"]["scores"]
     for name, arrays in found.items():
         np.testing.assert_allclose(arrays["scores"], ours, rtol=1e-5, atol=1e-6, err_msg=name)

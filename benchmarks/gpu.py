@@ -1,4 +1,4 @@
-"""What needs a CUDA device, in one run of under ten minutes: gates, then rates beside their ceilings and peers.
+"""All measurements that need a CUDA device, in under ten minutes: gates, then rates beside ceilings and peers.
 
 BERT-base of random weights on random tokens of MS MARCO's lengths. The outcome is written after every part, so
 that a run that is cut short leaves figures; ``--toy`` makes everything small enough for a CPU.
@@ -29,7 +29,7 @@ PARTS: dict[str, Callable[[World], dict[str, Any]]] = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the parts; 0 where none failed and every gate held."""
+    """Run the parts; the exit status is 0 if no part failed and every gate held."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", help=f"some of {', '.join(PARTS)}; all by default")
     parser.add_argument("--toy", action="store_true", help="tiny sizes")
@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def attempt(part: Callable[[World], dict[str, Any]], world: World) -> dict[str, Any]:
-    """What a part found, or how it failed: the others are run all the same."""
+    """The result of a part, or its fault. A part that fails does not stop the others."""
     begin = time.perf_counter()
     try:
         facts = part(world)
@@ -68,7 +68,7 @@ def describe(device: torch.device) -> dict[str, Any]:
 
 
 def rounded(facts: Any) -> Any:
-    """Four digits are more than anything here is certain to."""
+    """Round to four digits, which is more than any figure here is certain to."""
     if isinstance(facts, float):
         return float(f"{facts:.4g}")
     if isinstance(facts, dict):

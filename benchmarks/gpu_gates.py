@@ -19,7 +19,7 @@ from hardneg.search.exact import ExactIndex
 
 
 def gates(world: World) -> dict[str, Any]:
-    """Every error beside the largest that is let pass."""
+    """Every error, beside the largest error that passes the gate."""
     encoder, device = world.encoder.eval(), world.device
     few = world.passages.read(np.arange(world.size.checked))
     target = torch.randn(len(few), world.size.width, generator=torch.Generator().manual_seed(1)).to(device)
@@ -58,12 +58,12 @@ def gradient(
 
 
 def far(found: Tensor, wanted: Tensor) -> float:
-    """Relative distance; one that is not a number never passes."""
+    """Relative distance of two tensors; NaN never passes a gate."""
     return float((found.double() - wanted.double()).norm() / wanted.double().norm())
 
 
 def apart(found: Tensor, wanted: Tensor) -> float:
-    """The same by what tells the vectors apart: without their mean."""
+    """Relative distance of vectors without the mean of ``wanted``, which does not tell the vectors apart."""
     mean = wanted.double().mean(0)
     return far(found.double() - mean, wanted.double() - mean)
 
@@ -82,7 +82,7 @@ def not_finite(world: World) -> int:
 
 
 def waits(world: World) -> dict[str, Any]:
-    """Where two steps of training make the processor wait for the device."""
+    """The places in the source at which two training steps make the processor wait for the device."""
     if world.device.type != "cuda":
         return {"waits": NOT_RUN}
     steps = trainer(world)(None)

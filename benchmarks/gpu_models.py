@@ -44,7 +44,7 @@ from hardneg.training.optim import adamw
 
 
 def encode(world: World) -> dict[str, Any]:
-    """Vectors of all passages from their tokens, bfloat16, beside a padded loop and sentence-transformers."""
+    """Encode the tokens of all passages in bfloat16; the peers are a padded loop and sentence-transformers."""
     lengths, budgets = world.passages.lengths, world.size.budgets
     tokens = int(lengths.sum())
     runs: dict[str, Callable[[], Tensor]] = {f"hardneg {b}": partial(encode_packed, world, b) for b in budgets}
@@ -68,7 +68,7 @@ def encode(world: World) -> dict[str, Any]:
 
 
 def lowest_cosines(runs: dict[str, Callable[[], Tensor]]) -> dict[str, float]:
-    """Of everyone's vectors with ours, without the mean of all."""
+    """The lowest cosine of each contender's vectors with ours, after our mean is taken off."""
     ours = next(iter(runs.values()))()
     mean = ours.mean(0)
     found = {name: float(F.cosine_similarity(run() - mean, ours - mean).min()) for name, run in runs.items()}
@@ -85,7 +85,7 @@ def encode_packed(world: World, budget: int) -> Tensor:
 
 
 def padded_encoder(world: World, order: np.ndarray) -> Callable[[], Tensor]:
-    """The loop everybody writes: batches of so many passages in ``order``, padded to their longest."""
+    """The usual loop over padded batches: passages in ``order``, each batch padded to its longest one."""
     model = plain_model(world).bfloat16()
 
     @torch.no_grad()
@@ -100,7 +100,7 @@ def padded_encoder(world: World, order: np.ndarray) -> Callable[[], Tensor]:
 
 
 def sentence_encoder(world: World) -> Callable[[], Tensor]:
-    """sentence-transformers from tokens on: a text is a row's number, as long as its passage."""
+    """sentence-transformers without tokenising: a text is a row's number, as long as the row's passage."""
     folder = str(world.folder / "plain")
     with quiet():
         from sentence_transformers import SentenceTransformer
@@ -115,7 +115,7 @@ def sentence_encoder(world: World) -> Callable[[], Tensor]:
     def padded(texts: list[str], **_: Any) -> dict[str, Tensor]:
         return pad(world.passages.read(np.array([int(text) for text in texts])), world.device)
 
-    for name in ("preprocess", "tokenize"):  # whichever its version calls
+    for name in ("preprocess", "tokenize"):  # the name depends on the version
         setattr(model, name, padded)
 
     def run() -> Tensor:
@@ -137,7 +137,7 @@ def quiet() -> Iterator[None]:
 
 
 def store(world: World) -> dict[str, Any]:
-    """The same to disk: shards, checksums and statistics included. The first of three runs is for warmth."""
+    """Encode to disk, with shards, checksums and statistics. The first of three runs only warms up."""
     taken = []
     for i in range(3):
         with world.encoder.inference("bfloat16") as encoder:
@@ -153,7 +153,7 @@ def store(world: World) -> dict[str, Any]:
 
 
 def groups(world: World, step: int) -> GroupBatch:
-    """The groups of a step, a pure function of its number."""
+    """The groups of a training step, which depend on its number alone."""
     draw, size = np.random.default_rng(step), world.size
     queries = draw.permutation(len(world.queries))[: size.queries_per_step].astype(np.int32)
     passages = draw.integers(0, len(world.passages), (size.queries_per_step, size.group)).astype(np.int32)
@@ -161,7 +161,7 @@ def groups(world: World, step: int) -> GroupBatch:
 
 
 def trainer(world: World) -> Callable[[int | None], Iterator[Any]]:
-    """Makes so many steps, or (None) as many as are asked for, without a look at the device between them."""
+    """A function that makes so many steps (None: no limit) and never waits for the device between them."""
     encoder, made = world.encoder, 0
     optimizer = adamw(encoder)
 
@@ -229,14 +229,14 @@ def train(world: World) -> dict[str, Any]:
 
 
 def step_lengths(world: World, step: int) -> np.ndarray:
-    """Tokens of all sequences of a step; those of a passage drawn twice count once."""
+    """The lengths in tokens of a step's sequences; a passage that was drawn twice counts once."""
     batch = groups(world, step)
     passages = world.passages.lengths[np.unique(batch.passage_rows)]
     return np.concatenate([world.queries.lengths[batch.query_rows], passages])
 
 
 def issued(world: World) -> float:
-    """Milliseconds of the processor's own work in a step: hidden as long as the device takes longer."""
+    """Milliseconds that the processor needs to issue a step; hidden as long as the device takes longer."""
     steps, taken = trainer(world)(None), []
     for _ in range(world.size.steps):
         wait(world.device)
@@ -250,7 +250,7 @@ def issued(world: World) -> float:
 
 
 def profile(world: World) -> dict[str, Any]:
-    """The dearest operations of one flat batch encoded and of one training step: milliseconds and calls."""
+    """The slowest operations of encoding one flat batch and of one training step: milliseconds and calls."""
     batch = world.passages.read(plan_batches(world.passages.lengths, world.size.budgets[0])[0])
     steps = trainer(world)(None)
     facts = {"training step": dearest(world, lambda: next(steps))}

@@ -36,13 +36,13 @@ def vectors_like_real(world: World, n: int, *, seed: int) -> Tensor:
 
 
 def table(world: World, most: int) -> Tensor:
-    """As many vectors as fit beside a float32 copy and the scores of a chunk."""
+    """As many vectors as fit into memory together with a float32 copy and the scores of a chunk."""
     free = torch.cuda.mem_get_info(world.device)[0] if world.device.type == "cuda" else 1 << 30
     return vectors_like_real(world, min(most, int(0.7 * free) // (6 * world.size.width)), seed=1)
 
 
 def chunked(queries: Tensor, passages: Tensor, k: int, product: Callable[..., Tensor]) -> Tensor:
-    """Scores chunk by chunk, and of each (k > 0) the k best, merged at the end."""
+    """Compute scores chunk by chunk; if k > 0, keep the k best of each chunk and merge them at the end."""
     best, scores = [], queries
     for start in range(0, len(passages), CHUNK):
         scores = product(queries, passages[start : start + CHUNK].T)
@@ -56,9 +56,9 @@ def chunked(queries: Tensor, passages: Tensor, k: int, product: Callable[..., Te
 
 
 def search(world: World) -> dict[str, Any]:
-    """Exact top-k, beside the matrix products alone and those with a top-k of every chunk.
+    """Exact top-k, compared with the matrix products alone and with products and a top-k of every chunk.
 
-    The ceiling is that of the fastest product of the stored numbers: float16 with sums in float32.
+    The ceiling is the rate of the fastest product of the stored numbers: float16 with sums in float32.
     """
     size, passages = world.size, table(world, world.size.vectors)
     queries = vectors_like_real(world, size.searched, seed=2)

@@ -1,4 +1,4 @@
-"""What the CUDA benchmarks work on, and how they time: a BERT of random weights, random tokens of real lengths."""
+"""The world of the CUDA benchmarks (a BERT of random weights, random tokens of real lengths), and their timing."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ from hardneg.models.tower import Tower
 from hardneg.records import TokenBatch, offsets_of
 
 CLS, SEP = 101, 102
-SHORT, LONG = 32, 128  # most tokens of a query, of a passage
+SHORT, LONG = 32, 128  # the most tokens of a query and of a passage
 SCALE = 20.0
 NOT_RUN = "not run"
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large everything is: BERT-base, unless said otherwise."""
+    """The sizes of model and data; by default the model is BERT-base."""
 
     layers: int = 12
     heads: int = 12
     width: int = 768
     inner: int = 3072
     vocabulary: int = 30522
-    passages: int = 32768  # encoded
+    passages: int = 32768  # passages that are encoded
     budgets: tuple[int, ...] = (16384, 65536)  # tokens of a flat batch; the first is the default
     padded: int = 512  # sequences of a padded batch
     queries_per_step: int = 8
     group: int = 32  # passages of a query
     steps: int = 10  # of one timed run of training
     square: int = 8192  # of the largest matrix product
-    searched: int = 8192  # queries
-    vectors: int = 4_000_000  # searched at most
-    mined: int = 65536  # queries
+    searched: int = 8192  # queries of a search
+    vectors: int = 4_000_000  # most vectors that are searched
+    mined: int = 65536  # queries that are mined for
     k: int = 200
-    checked: int = 24  # passages of the gates
+    checked: int = 24  # passages that the gates compare
     repeats: int = 5
 
 
@@ -76,7 +76,7 @@ TOY = Size(
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """What the parts work on."""
+    """The model and the data that all parts work on."""
 
     size: Size
     device: torch.device
@@ -97,7 +97,7 @@ def make_world(size: Size, device: torch.device, folder: Path) -> World:
         num_hidden_layers=size.layers,
         num_attention_heads=size.heads,
         intermediate_size=size.inner,
-        initializer_range=1.6 / size.width**0.5,  # large enough that a first token knows the others
+        initializer_range=1.6 / size.width**0.5,  # so that first tokens depend on the others
     )
     torch.manual_seed(0)
     tower = Tower(BertModel(config, add_pooling_layer=False), stand_in(size.vocabulary))
@@ -114,7 +114,7 @@ def make_world(size: Size, device: torch.device, folder: Path) -> World:
 
 
 def stand_in(vocabulary: int) -> PreTrainedTokenizerFast:
-    """A tokenizer nobody asks anything."""
+    """A tokenizer that is needed for loading and never called."""
     words = {f"w{i}": i for i in range(vocabulary)}
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words, "w0")), pad_token="w0")
 
@@ -137,7 +137,7 @@ def plain_model(world: World) -> Any:
 
 
 def pad(tokens: TokenBatch, device: torch.device, width: int | None = None) -> dict[str, Tensor]:
-    """What transformers takes, padded to ``width`` or to the longest."""
+    """The inputs that transformers takes, padded to ``width`` or to the longest sequence."""
     real = np.arange(width or tokens.lengths.max()) < tokens.lengths[:, None]
     ids = np.zeros(real.shape, np.int64)
     ids[real] = tokens.ids
@@ -145,7 +145,7 @@ def pad(tokens: TokenBatch, device: torch.device, width: int | None = None) -> d
 
 
 def upload(array: np.ndarray, device: torch.device) -> Tensor:
-    """Copied to the device without anybody waiting."""
+    """Copy an array to the device without waiting for the copy."""
     tensor = torch.from_numpy(array)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
@@ -167,7 +167,7 @@ def seconds(device: torch.device, run: Callable[[], Any]) -> float:
 
 
 def race(world: World, runs: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
-    """Time every run after two for warmth, in rounds A B C, C B A, ...; ratios are to the first one."""
+    """Time every run after two for warm-up, in rounds A B C, C B A, ...; ratios are to the first contender."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     peaks = {name: peak(world.device, run) for name, run in runs.items()}
     for run in runs.values():
@@ -189,7 +189,7 @@ def row(taken: list[float], ours: list[float]) -> dict[str, Any]:
 
 
 def peak(device: torch.device, run: Callable[[], Any]) -> int | None:
-    """MiB of the device that the run takes beyond what lies there already."""
+    """MiB of the device's memory that the run takes beyond what was used before."""
     if device.type != "cuda":
         run()
         return None
@@ -202,7 +202,7 @@ def peak(device: torch.device, run: Callable[[], Any]) -> int | None:
 
 
 def goal(found: float, wanted: float, *, most: bool = False) -> dict[str, Any]:
-    """A figure beside the one to reach; ``most``: it is to stay below."""
+    """A figure beside its goal; with ``most`` the goal is the largest value, else the smallest."""
     return {"found": found, "goal": wanted, "reached": found <= wanted if most else found >= wanted}
 
 
@@ -231,7 +231,7 @@ def products(world: World, tokens: int) -> float:
 
 
 def work(world: World, lengths: np.ndarray) -> float:
-    """FLOP that a forward pass on flat tokens does; behind the last attention, for first tokens only."""
+    """FLOP of a forward pass on flat tokens; after the last attention only first tokens are computed."""
     size, tokens, n = world.size, float(lengths.sum()), len(lengths)
     qkv, rest = 6 * size.width**2, 2 * size.width**2 + 4 * size.width * size.inner
     attention = size.layers * 4 * size.width * float((lengths.astype(np.float64) ** 2).sum())

@@ -1,6 +1,6 @@
 """Importing a collection in the BEIR convention: every record checked, written in the canonical form, verified.
 
-``--passages`` gives another number of passages. The peers only read the texts: that is the floor.
+``--passages`` gives another number of passages. The peers only read the texts, which is the least work possible.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def datasets(size: Mapping[str, Any]) -> Run:
 
 
 def gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, int]:
-    """Everyone has the same texts."""
+    """All contenders have read the same texts."""
     for name, arrays in found.items():
         for part, values in found["hardneg"].items():
             np.testing.assert_array_equal(arrays[part], values, err_msg=f"{name} {part}")

@@ -1,9 +1,9 @@
-"""One iteration of AR2 against the sum of its forward and backward passes: what all else in it costs.
+"""One iteration of AR2 against the sum of its forward and backward passes, to show the cost of everything else.
 
 An iteration encodes the corpus and the training queries, mines candidates, trains the ranker and the retriever,
 and publishes pools, checkpoints and models. Both figures are seconds of the processor from one run, so other
-programs disturb them little. A paper's iteration has a hundred times as many steps: what does not depend on their
-number, as checkpoints, weighs less there.
+programs disturb them little. The paper's iteration has a hundred times as many steps, so costs that do not
+depend on the number of steps, such as checkpoints, weigh less there.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Passes:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Count in the block all passes of all models."""
+        """Count all passes of all models while the block runs."""
         import torch
 
         from hardneg.models.tower import Tower
@@ -107,7 +107,7 @@ def iteration(size: dict[str, int]) -> dict[str, float]:
 
 
 def outcome(size: dict[str, int], repeats: int, threads: int) -> dict[str, Any]:
-    """The figures as a contest reports them; the ratio is the iteration's seconds by those of its passes."""
+    """The figures as a contest reports them; the ratio is seconds of the iteration by seconds of its passes."""
     found = []
     for repeat in range(repeats):
         tell(f"ar2-iteration: round {repeat + 1} of {repeats}")

@@ -1,4 +1,4 @@
-"""What the model benchmarks run on: the documentation of the installed packages, and a small trained encoder."""
+"""The data and model of the benchmarks: the documentation of installed packages, and a small trained encoder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def model_folder() -> str:
 
 
 def some(n: int, total: int, seed: int = 0) -> np.ndarray:
-    """Rows of n of them, the same in every process."""
+    """Draw n rows at random, the same ones in every process."""
     return np.random.default_rng(seed).permutation(total)[:n]
 
 

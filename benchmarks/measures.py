@@ -1,7 +1,7 @@
 """Measures of a large run: 100 000 queries with 200 hits each, a few graded judgements a query.
 
-Everyone starts from what its own users hold in memory (arrays, dictionaries, ranx objects) and gives a value for
-each query and measure. No two hits of a query score alike, so the peers' rules for ties do not matter.
+Each contender starts from the objects that its users hold in memory (arrays, dictionaries, ranx objects) and gives
+a value for each query and measure. No two hits of a query have equal scores, so rules for ties do not matter.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def columns(wanted: Mapping[str, str], values: Callable[[str], Iterable[float]],
 
 
 def gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, float]:
-    """Every query's values agree; pytrec_eval's reciprocal rank has no cut-off and gets it here."""
+    """Every query's values agree. pytrec_eval's reciprocal rank has no cut-off, so the cut-off is applied here."""
     ours = found["hardneg"]
     for name, arrays in found.items():
         for measure, values in ours.items():

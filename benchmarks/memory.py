@@ -33,7 +33,7 @@ def write_vectors(path: Path, n: int) -> None:
 
 
 def search(path: Path, extra: int) -> dict[str, Any]:
-    """Search the file with ``extra`` bytes above what the process holds before; 0 for no limit."""
+    """Search the file; the limit is ``extra`` bytes more than the process held before. 0 means no limit."""
     import hashlib
 
     import torch
@@ -45,7 +45,7 @@ def search(path: Path, extra: int) -> dict[str, Any]:
     vectors = np.load(path, mmap_mode="r")
     queries = torch.from_numpy(np.array(vectors[:QUERIES])).float()
     index = ExactIndex(vectors, max_norm=1.01)
-    ExactIndex(np.array(vectors[:3000])).search(queries[:2], 10)  # libraries make their buffers
+    ExactIndex(np.array(vectors[:3000])).search(queries[:2], 10)  # makes libraries allocate their buffers before
     before = own_memory()
     if extra:
         limit_memory(str(before + extra))

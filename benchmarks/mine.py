@@ -83,7 +83,7 @@ def sentence_transformers(size: Mapping[str, Any]) -> Run:
 
 
 def gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, float]:
-    """Both find the same negatives, up to scores that rounding swaps."""
+    """Both find the same negatives, except where rounding swaps passages of nearly equal scores."""
     ours, theirs = (arrays["negatives"] for arrays in found.values())
     assert ours.shape == theirs.shape, (ours.shape, theirs.shape)
     shared = np.mean([len(np.intersect1d(a, b)) / len(a) for a, b in zip(ours, theirs, strict=True)])

@@ -1,9 +1,9 @@
 """Pairs a second: training steps of 32 pairs in the batch, and of 32 queries with 1 positive and 4 negatives.
 
-A run is several steps as each tool makes them for its users, dropout on: sentence-transformers' trainer reads
-texts in every step, hardneg reads tokens of its store. Same model, texts, length, precision and threads; before
-the first step both compute the same loss. Texts are cut at 64 tokens, where most are equally long, or (`-whole`)
-where the model cuts them, at 256: there, batches have padding, which hardneg does not compute.
+A run is several steps as each tool makes them for its users, with dropout: sentence-transformers' trainer reads
+texts in every step, hardneg reads tokens of its store. Both use the same model, texts, length, precision and
+threads, and compute the same loss before the first step. Texts are cut at 64 tokens, so that most are equally
+long, or (`-whole`) at 256, where the model cuts them. Then batches have padding, which hardneg does not compute.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import train
 from contest import Contest, Run, main
 
 QUERIES = 32
-STEPS = {1: 4, 5: 1}  # of a run, by the passages of a query: an old core takes a minute for the longest
+STEPS = {1: 4, 5: 1}  # steps of a run by passages of a query; the longest run takes an old core a minute
 SHAPES = {"pairs-32": (1, 64), "pairs-32x5": (5, 64), "pairs-32-whole": (1, 256), "pairs-32x5-whole": (5, 256)}
 GOALS = {"pairs-32": 2.5, "pairs-32-whole": 2.5}
-NEAR = {"float32": 1e-4, "bfloat16": 0.05}  # of the losses, relative: bfloat16 has three digits
+NEAR = {"float32": 1e-4, "bfloat16": 0.05}  # relative tolerance of losses: bfloat16 has three digits
 
 
 def hardneg(size: Mapping[str, Any]) -> Run:
@@ -32,7 +32,7 @@ def sentence_transformers(size: Mapping[str, Any]) -> Run:
 
 
 def gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, float]:
-    """Everyone computes the same loss of the same batch before the first step."""
+    """All contenders compute the same loss of the same batch before the first step."""
     losses = {name: float(arrays["loss"]) for name, arrays in found.items()}
     ours = next(iter(losses.values()))
     near = NEAR["bfloat16" if "bfloat16" in " ".join(found) else "float32"]

@@ -5,11 +5,12 @@ passage is ranked once, so that nothing is gained by tokenising a passage of sev
 ``python benchmarks/rank.py --queries 1000`` is the size of a whole test split.
 
 ``rank-train-512`` and its kin make training steps of 8 queries with 1 positive and 15 negatives each, dropout on,
-by the cross entropy over each query's group. CrossEncoderTrainer has it as ListNet with labels of which softmax
-makes 1 and 0. By default it pads each 8 pairs to their longest, and it can take all pairs of a step as one batch.
+by the cross entropy over each query's group. In CrossEncoderTrainer this loss is ListNet with labels that softmax
+turns into 1 and 0. By default it pads each 8 pairs to their longest, and it can take all pairs of a step as one
+batch.
 ``rank-memory`` makes steps of two sizes in three ways, and compares the memory that they take.
 
-"the products alone" are the matrix products that hardneg cannot do without, and nothing else: its bound.
+"the products alone" computes only the matrix products that hardneg cannot do without: its lower bound.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from material import MODEL, docs, passages, queries, some
 SIZE = {"queries": 4, "passages": 100, "length": 256}
 GOAL = 1.5
 TRAINING = {"queries": 8, "passages": 16, "steps": 1, "micro_queries": 2}
-LENGTHS = (512, 256, 128)  # tokens of a pair at most; 512 is what both take by default
+LENGTHS = (512, 256, 128)  # the most tokens of a pair; 512 is the default of both tools
 TRAINING_GOAL = 3.0
-HELD_BYTES = 40 << 30  # of memory that the peer needs for the longest pairs, or for all pairs in one batch
+HELD_BYTES = 40 << 30  # memory that the peer needs for the longest pairs, or for all pairs in one batch
 CERTAIN = 100.0  # a label that softmax turns into 1, beside labels of 0
 RATE = 2e-5
 BUDGET = 16384
-WHOLE = -1  # as the peer says it: all pairs in one mini-batch
+WHOLE = -1  # the peer's value for all pairs in one mini-batch
 CACHE_TOKENS = 1024
 
 
@@ -99,7 +100,7 @@ def sentence_transformers_bfloat16(size: Mapping[str, Any]) -> Run:
 
 
 def gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, float]:
-    """All scores are those that hardneg computes in float32; the spread of scores is the measure in bfloat16."""
+    """All scores are near those of hardneg in float32; in bfloat16, by half of their standard deviation."""
     wanted = found["hardneg float32"]["scores"]
     farthest = {}
     for name, arrays in measured(found).items():
@@ -110,7 +111,7 @@ def gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, float]:
 
 
 def products(size: Mapping[str, Any], *, backward: bool = False) -> Run:
-    """The matrix products of all layers; of the last, keys and values alone, for first tokens need little else."""
+    """The matrix products of all layers; of the last, only keys and values, as first tokens need little more."""
     import torch
 
     from hardneg.data.token_pairs import PairStore
@@ -158,7 +159,7 @@ def products_of_training(size: Mapping[str, Any]) -> Run:
 
 
 def measured(found: dict[str, dict[str, np.ndarray]]) -> dict[str, dict[str, np.ndarray]]:
-    """What contenders found, without those that only multiply."""
+    """The results of the contenders, without the contender that only multiplies."""
     return {name: arrays for name, arrays in found.items() if arrays}
 
 
@@ -224,7 +225,7 @@ def checked(ranker: Any, batch: Any, loss: Any) -> dict[str, np.ndarray]:
 
 
 def memory_of_steps(size: Mapping[str, Any], queries: int, **options: int) -> Run:
-    """A step whose result is the memory that the process took beyond what it held before."""
+    """A training step whose result is how much more memory the process took than it held before."""
     from hardneg.process.memory import peak_memory
 
     step = hardneg_training({**size, "queries": queries, "unchecked": 1, **options})
@@ -262,7 +263,7 @@ def cached_12(size: Mapping[str, Any]) -> Run:
 
 
 def memory_gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, float]:
-    """Three times as many queries take about as much memory, but where the step is one batch."""
+    """Three times as many queries take about the same memory, except if the step is one batch."""
     taken = {name: float(arrays["mib"]) for name, arrays in found.items()}
     for kind in ("micro_queries", "gradient cache"):
         assert taken[f"12 queries, {kind}"] < 1.2 * taken[f"4 queries, {kind}"], taken
@@ -337,7 +338,7 @@ def training_gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, float]:
 
 
 def training_contests() -> list[Contest]:
-    """Pairs of real lengths, up to what both take by default; and shorter ones, where less is padded."""
+    """Contests of pairs of real lengths, up to the default of both tools; shorter pairs need less padding."""
     from hardneg.process.hardware import best_precision
 
     precision = best_precision("cpu")

@@ -1,7 +1,7 @@
-"""A generated experiment at full size, for the report: runs, pools and metrics on disk, texts made when read.
+"""A generated experiment at full size, for the report: runs, pools and metrics on disk, texts generated when read.
 
-The collection is one in memory: its ids and texts are made from row numbers when they are asked for, so that
-building it costs nothing. Runs and pools are artefacts on disk, as training leaves them.
+The collection is in memory: its ids and texts are made from row numbers when they are asked for, so building it
+costs nothing. Runs and pools are artefacts on disk, as training leaves them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Column:
 
     name: str
     length: int
-    words: int = 0  # of a text; 0: the name and the row are all
+    words: int = 0  # of a text; 0: a string is only the name and the row
 
     def __len__(self) -> int:
         return self.length
@@ -37,7 +37,7 @@ class Column:
 
     @cached_property
     def tails(self) -> list[str]:
-        """What follows the row, by its remainder: a text costs about as much as one read from a file."""
+        """The words behind a row's number, by its remainder: a text costs about as much as one from a file."""
         orders = [[WORDS[(first + i * i) % len(WORDS)] for i in range(self.words)] for first in range(len(WORDS))]
         return ["".join(f" {word}" for word in order) for order in orders]
 
@@ -49,11 +49,11 @@ class Column:
 
     @cached_property
     def id_rank(self) -> np.ndarray:
-        return np.broadcast_to(np.int32(0), self.length)  # ties are rare: any order does
+        return np.broadcast_to(np.int32(0), self.length)  # ties are rare, so any order will do
 
 
 class Generated:
-    """As much of a collection as a report reads."""
+    """The parts of a collection that a report reads."""
 
     def __init__(self, passages: int, queries: int, keys: Path) -> None:
         self.digest, self.path, self.has_answers = DIGEST, keys.parent, False
@@ -74,7 +74,7 @@ def positives_of(size: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, np.nd
 
 
 def write(folder: Path, size: Mapping[str, Any], given: Any) -> Any:
-    """Write the experiment as ``folder``; returns the data that its report is made with."""
+    """Write the experiment to ``folder``; returns the data that its report is made from."""
     from hardneg.data.training_data import TrainingData
     from hardneg.experiment.folder import FORMAT, write_settings
     from hardneg.experiment.layout import Layout, run_of
@@ -86,7 +86,7 @@ def write(folder: Path, size: Mapping[str, Any], given: Any) -> Any:
     save(given.bm25, run_of(layout.runs_of("bm25"), "query"))
     records = [StateRecord("bm25", "bm25", asked="judged")]
     lists = [*zip(given.runs.values(), given.near.values(), strict=True)]
-    for at in range(last + 1):  # the final model's lists are those of the first: what matters is their size
+    for at in range(last + 1):  # the final model has the lists of the first one; only their size matters
         runs = layout.episode(at + 1).runs if at < last else layout.runs_of("final")
         name = "untrained" if at == 0 else f"episode-{at}" if at < last else "final"
         run, near = lists[at % last]
@@ -119,7 +119,7 @@ def write(folder: Path, size: Mapping[str, Any], given: Any) -> Any:
 
 
 def save(lists: Any, path: Path, queries: int | None = None) -> None:
-    """Publish lists, or those of the first queries, as a run."""
+    """Publish lists as a run: all of them, or those of the first queries."""
     from hardneg.records import Run
     from hardneg.search.runs import save_run
 
@@ -130,7 +130,7 @@ def save(lists: Any, path: Path, queries: int | None = None) -> None:
 
 
 def save_negatives(pool: Any, path: Path, offsets: np.ndarray, positives: np.ndarray) -> None:
-    """Publish a pool, with what diagnostics do not read filled in."""
+    """Publish a pool; the arrays that diagnostics do not read are filled in."""
     from hardneg.negatives.pool import save_pool
 
     n = len(pool.passage_rows)

@@ -52,7 +52,7 @@ def hardneg(size: Mapping[str, Any], dtype: type = np.float16, precision: Precis
     index = ExactIndex(passages.astype(dtype, copy=False), precision=precision)
     k, queries = size["k"], queries.astype(dtype)
     search = lambda part: index.search(torch.from_numpy(part), k)[1].numpy()  # noqa: E731
-    for _ in range(REPAID):  # an index in use: small searches make it keep the passages in bytes, too
+    for _ in range(REPAID):  # after small searches an index keeps its passages in bytes, too, as in use
         search(queries[:1])
     return run_of(search, queries, size)
 
@@ -62,7 +62,7 @@ def hardneg_float32(size: Mapping[str, Any]) -> Run:
 
 
 def hardneg_plain(size: Mapping[str, Any]) -> Run:
-    """Proposals in float32: without codes, and without bfloat16 where there is AMX."""
+    """Search with proposals in float32: without codes, and without bfloat16 on processors with AMX."""
     return hardneg(size, np.float32, precision="float32")
 
 
@@ -94,7 +94,7 @@ def matmul(size: Mapping[str, Any]) -> Run:
 
 
 def gate(size: Mapping[str, Any], found: dict[str, dict[str, np.ndarray]]) -> dict[str, float]:
-    """Ours are the reference's passages in its order; peers may differ where float32 rounds."""
+    """Our passages are those of the reference in the same order; peers may differ where float32 rounds."""
     queries, passages = vectors(size)
     asked = queries[:4].astype(np.float64)
     scores = np.concatenate(

@@ -58,7 +58,7 @@ def hardneg(size: Mapping[str, Any]) -> Run:
     from hardneg.storage.artifacts import publish
 
     reuse_memory()
-    with tempfile.TemporaryDirectory() as folder:  # what is mapped stays when its name goes
+    with tempfile.TemporaryDirectory() as folder:  # a mapped file stays readable after its name is deleted
         with publish(Path(folder) / "store", KIND, settings={}, inputs={}) as draft:
             for name, array in zip(("ids", "offsets"), stored(size), strict=True):
                 draft.array(f"{name}.npy", array)
@@ -111,7 +111,7 @@ def datasets(size: Mapping[str, Any]) -> Run:
 
 
 def texts(size: Mapping[str, Any]) -> list[str]:
-    """Texts of 10 to 110 words from a Zipfian vocabulary, some of them in several pieces, with punctuation."""
+    """Texts of 10 to 110 words from a Zipfian vocabulary, with punctuation; some words have several tokens."""
     rng = np.random.default_rng(13)
     letters = np.array(list(string.ascii_lowercase))
     made = ["".join(rng.choice(letters, rng.integers(5, 10))) for _ in range(5_000)]
@@ -165,7 +165,7 @@ def tokenize_transformers(size: Mapping[str, Any]) -> Run:
 
 
 def gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, int]:
-    """Everyone has the same ids."""
+    """All contenders have the same token ids."""
     ours = found["hardneg"]
     for name, arrays in found.items():
         for part, values in ours.items():

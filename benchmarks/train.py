@@ -141,7 +141,7 @@ def sentence_transformers_bfloat16(size: Mapping[str, Any]) -> Run:
 
 
 def gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, float]:
-    """Everyone computes the same loss and the same gradient before the first step."""
+    """All contenders compute the same loss and the same gradient before the first step."""
     ours = next(iter(found.values()))
     for name, arrays in found.items():
         for fact in ("loss", "norm"):

@@ -3,8 +3,8 @@
     python examples/run.py examples/own_data.ipynb --set STEPS=2 --set 'MODEL="my-model"'
 
 ``--set`` gives other values to names of the cell that is tagged ``parameters``. ``--page FILE`` writes the
-notebook as a Markdown page of the documentation. What a cell prints that is tagged ``texts`` is not kept: it
-prints texts of a collection, which are not ours to publish.
+notebook as a Markdown page of the documentation. The output of a cell that is tagged ``texts`` is not kept: it
+holds texts of a collection, which are not ours to publish.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def with_values(source: str, values: Mapping[str, str]) -> str:
 
 
 def run_cell(source: str, names: dict[str, Any]) -> str:
-    """Run a cell as a notebook does and return what it printed; an expression at its end is shown, too."""
+    """Run a cell as a notebook does, and return its output; an expression at its end is shown, too."""
     tree = ast.parse(source)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     printed = io.StringIO()
@@ -52,7 +52,7 @@ def run_cell(source: str, names: dict[str, Any]) -> str:
 
 
 def run(notebook: dict[str, Any], values: Mapping[str, str]) -> dict[str, Any]:
-    """Run a notebook; its cells hold what they printed afterwards. Returns the names that the cells defined."""
+    """Run a notebook and store the outputs in its cells. Returns the names that the cells defined."""
     names: dict[str, Any] = {"__name__": "__main__"}
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     for number, cell in enumerate(code, 1):
@@ -67,7 +67,7 @@ def run(notebook: dict[str, Any], values: Mapping[str, str]) -> dict[str, Any]:
 
 
 def to_keep(notebook: dict[str, Any]) -> dict[str, Any]:
-    """A notebook after its run as it is kept: without texts, and with the digest of its code."""
+    """The form in which a notebook is kept after a run: without texts, and with the digest of its code."""
     for cell in notebook["cells"]:
         if "texts" in cell["metadata"].get("tags", ()):
             cell["outputs"] = []
@@ -75,7 +75,7 @@ def to_keep(notebook: dict[str, Any]) -> dict[str, Any]:
 
 
 def digest_of(notebook: Mapping[str, Any]) -> str:
-    """The identity of a notebook's code: what it printed is current as long as this is the same."""
+    """The digest of a notebook's code; the stored outputs are current as long as it stays the same."""
     code = [source_of(cell) for cell in notebook["cells"] if cell["cell_type"] == "code"]
     return hashlib.sha256("\0".join(code).encode()).hexdigest()
 

@@ -1,7 +1,7 @@
-"""What each part of ANCE-Tele's negatives does: Q-Neg, momentum, lookahead, both, and the variants of the mix.
+"""The effect of each part of ANCE-Tele's negatives: Q-Neg, momentum, lookahead, both, and variants of the mix.
 
-All rows make equal steps, from an encoder that is trained for retrieval already and from the same one with its
-top layers drawn anew. The tables are made from the experiments' outcomes alone, so a part of the rows will do.
+All rows make equal steps, from an encoder that is already trained for retrieval and from the same one with its top
+layers drawn anew. The tables use the experiments' outcomes alone, so they can be made from a part of the rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from hardneg.evaluation.significance import holm
 
 MEASURE = "RR@10"
 STATES = ("untrained", "episode-1", "episode-2", "final")
-BASELINE, WHOLE = "q-neg", "tele"  # what parts are set against, and variants
+BASELINE, WHOLE = "q-neg", "tele"  # the rows that parts and variants are compared with
 FIRST_SEED = 42
 STARTS = {"reinit": "top layers drawn anew", "as-is": "as it is"}
 MAIN: dict[str, tuple[str, dict[str, object]]] = {
@@ -89,7 +89,7 @@ def row_of(chosen: Namespace, start: str, row: str, seed: int) -> Row:
 
 
 def order(chosen: Namespace) -> list[Row]:
-    """All experiments, what says most first: one seed of the main rows, the variants, the other seeds."""
+    """All experiments, the most informative first: one seed of the main rows, the variants, the other seeds."""
     seeds = range(FIRST_SEED, FIRST_SEED + chosen.seeds)
     rounds = [(MAIN, seeds[:1]), (VARIANTS, seeds[:1]), (MAIN, seeds[1:])]
     return [
@@ -116,7 +116,7 @@ def of_row(outcomes: Known, start: str, row: str) -> list[Outcome]:
     return [outcomes[name_of(start, row, seed)] for seed in seeds_done(outcomes, start, row)]
 
 
-By = Callable[[Outcome], Values | None]  # something of every query
+By = Callable[[Outcome], Values | None]  # a value for every query
 
 
 def final(one: Outcome) -> Values | None:
@@ -125,14 +125,14 @@ def final(one: Outcome) -> Values | None:
 
 
 def mean_values(outcomes: Known, start: str, row: str, seeds: Sequence[int], of: By = final) -> Values | None:
-    """Something of every query, averaged over seeds; None where it is not kept of all."""
+    """A value for every query, averaged over seeds; None if it is not kept for all of the seeds."""
     values = [of(outcomes[name_of(start, row, seed)]) for seed in seeds]
     known = [one for one in values if one is not None]
     return np.mean(known, axis=0) if known and len(known) == len(values) else None
 
 
 def over_seeds(values: Sequence[float]) -> str:
-    """A mean, with the standard deviation where there are several."""
+    """A mean, with the standard deviation if there are several values."""
     spread = f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""
     return f"{np.mean(values):.4f}{spread}"
 
@@ -161,7 +161,7 @@ def test(one: Outcome, state: str) -> float:
 
 
 def baselines(outcomes: Known, start: str) -> list[str]:
-    """The line of what needs no training."""
+    """The line of the table for the states that need no training."""
     for row in MAIN | VARIANTS:
         for one in of_row(outcomes, start, row)[:1]:
             before = "untrained-as-trained" if "untrained-as-trained" in one.results["test"] else "untrained"
@@ -170,7 +170,7 @@ def baselines(outcomes: Known, start: str) -> list[str]:
 
 
 def tests_table(outcomes: Known, start: str, rows: Sequence[str], against: str) -> str:
-    """Rows against another on the seeds that both have, corrected together."""
+    """Tests of rows against another row on the seeds that both have, corrected together."""
     lines, absent, found = [], [], []
     for row in rows:
         title = (MAIN | VARIANTS)[row][0]
@@ -196,7 +196,7 @@ def seeds_of_both(outcomes: Known, start: str, a: str, b: str) -> list[int]:
 
 
 def by_seed_table(outcomes: Known, start: str, rows: Sequence[str]) -> str:
-    """What each part adds to the baseline, and both to momentum, seed by seed: in quality and forgetting."""
+    """The gain of each part over the baseline, and of both over momentum, by seed: quality and forgetting."""
     lines = []
     pairs = [(row, BASELINE) for row in rows]
     pairs += [("tele", "momentum")] if {"tele", "momentum"} <= set(rows) else []
@@ -235,7 +235,7 @@ def between(outcomes: Known, start: str, rows: Sequence[str]) -> str:
 
 
 def forgetting_table(outcomes: Known, start: str, rows: Sequence[str]) -> str:
-    """Shares of the training queries that each episode forgot, and learned."""
+    """The table of the shares of training queries that each episode forgot and learned."""
     lines = []
     for row in rows:
         title, found = (MAIN | VARIANTS)[row][0], of_row(outcomes, start, row)
@@ -306,12 +306,12 @@ def report(study: Study, outcomes: Known, chosen: Namespace) -> str:
 
 
 def parts_of(chosen: Namespace) -> list[str]:
-    """The rows that are set against the baseline."""
+    """The rows that are compared with the baseline."""
     return [row for row in chosen.rows if row in MAIN and row != BASELINE]
 
 
 def write(path: Path, text: str) -> None:
-    """Put the tables into a page; what people wrote around them stays."""
+    """Put the tables into a page; the text that people wrote around them stays."""
     insert(path, text, BEGIN, END, HEADING)
 
 

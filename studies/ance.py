@@ -1,7 +1,7 @@
 """The baselines, X -> Y warm-ups, ANCE and ANCE-Tele at an equal budget of optimiser steps.
 
-Learning rates are chosen on dev from one grid, by trials of a quarter of the steps: one for each kind of negatives
-(mixtures and chains with BM25 take the rate of BM25), one for ANCE, one for ANCE-Tele.
+Learning rates are chosen on dev from one grid, by trials of a quarter of the steps. Each kind of negatives has its
+own rate (mixtures and chains with BM25 take the rate of BM25), and so have ANCE and ANCE-Tele.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from harness import (
 GRID = (1e-4, 3e-4, 3e-5)
 MEASURE = "RR@10"
 TRIAL = "trial"
-TRIED_AS = {  # rows without trials of their own, and those whose rate they take
+TRIED_AS = {  # rows without trials, and the rows whose rate they take
     "dpr": "bm25",
     "bm25-to-in-batch": "bm25",
     "bm25-to-nce": "bm25",
@@ -45,9 +45,9 @@ TRIED_AS = {  # rows without trials of their own, and those whose rate they take
 
 
 def rows(steps: int) -> list[Row]:
-    """All rows at a budget of so many steps.
+    """All rows at a given budget of steps.
 
-    The paper's Rand is random in the batch: its rows are those named In-Batch. Those of the corpus are ours.
+    The paper's Rand is random in the batch; its rows are named In-Batch here. Random rows of the corpus are ours.
     """
     half, third = steps // 2, steps // 3
 
@@ -86,13 +86,13 @@ def rows(steps: int) -> list[Row]:
 
 
 def trials_of(steps: int, wanted: set[str]) -> dict[str, list[Row]]:
-    """By row, its trials at a quarter of the steps: one a rate."""
+    """The trials of each row, at a quarter of the steps: one for each rate."""
     tried = {TRIED_AS.get(name, name) for name in wanted}
     return trials([row for row in rows(max(steps // 4, 6)) if row.result in tried], GRID, TRIAL)
 
 
 def report(study: Study, chosen: list[Row], rates: dict[str, float | None]) -> str:
-    """The table, from results alone."""
+    """The table, made from results alone."""
     lines: list[list[object]] = []
     first = next((found for row in chosen if (found := study.results(row.result))), None)
     for state, title in baselines(first).items():

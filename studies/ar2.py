@@ -1,7 +1,7 @@
 """AR2 against static and refreshed negatives at equal steps; its losses, numbers of negatives, pipeline and cost.
 
-For each seed, G⁰ and D⁰ are trained once, and every cell starts from both. What is finished is not executed again,
-so a study that was stopped goes on where it was. The page is made from the kept outcomes alone.
+For each seed, G⁰ and D⁰ are trained once, and every cell starts from both. Finished experiments are not executed
+again, so a study that was stopped goes on where it was. The page is made from the kept outcomes alone.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def common_of(chosen: Namespace, *, answers: bool) -> dict[str, object]:
 
 
 def execute(study: Study, chosen: Namespace) -> None:
-    """Run what is missing, round by round; what is done is kept after each group of experiments."""
+    """Run the missing experiments, round by round; outcomes are kept after each group of experiments."""
     for steps in rounds(chosen):
         for level in levels(study.lacking(steps)):
             study.execute_all(level, chosen.jobs)
@@ -70,12 +70,12 @@ def execute(study: Study, chosen: Namespace) -> None:
             tidy(study, chosen)
             if chosen.kept:
                 study.save(chosen.kept)
-    if chosen.kept:  # also what an earlier command finished
+    if chosen.kept:  # keeps also the outcomes of an earlier command
         study.save(chosen.kept)
 
 
 def tell_rankers(study: Study, steps: Sequence[Step]) -> None:
-    """Say how each D⁰ does on dev: one that is behind G⁰ has nothing to teach, and the games cost hours."""
+    """Tell the quality of each D⁰ on dev: a D⁰ behind G⁰ has nothing to teach, and the games take hours."""
     for step in steps:
         found = study.outcome(step.name) if step.recipe == "ranker" else None
         if found is None:
@@ -87,7 +87,7 @@ def tell_rankers(study: Study, steps: Sequence[Step]) -> None:
 
 
 def tidy(study: Study, chosen: Namespace) -> None:
-    """Delete what a finished experiment needs no more; the models that no other starts from only if asked to."""
+    """Delete files that a finished experiment no longer needs; unused models are deleted only on request."""
     for results in study.folder.glob("*/results.json"):
         place = results.parent
         spent = [folder for pattern in SPENT for folder in place.glob(pattern)]
@@ -177,14 +177,14 @@ def options(parser: ArgumentParser) -> None:
 
 
 def check(chosen: Namespace) -> None:
-    """Refuse names that mean nothing; raises :class:`SystemExit`."""
+    """Refuse names that are no cell and no question; raises :class:`SystemExit`."""
     known = {*QUESTIONS, *known_cells(chosen)}
     if unknown := sorted(set(chosen.only) - known):
         raise SystemExit(f"--only {unknown[0]}: there are {', '.join(sorted(known))}")
 
 
 def present(chosen: Namespace, tell: Callable[[str], None] = say) -> list[str]:
-    """The collections that are there; a line for each that is not."""
+    """The collections that exist; prints a line for each that does not."""
     found = []
     for data in chosen.data.split(","):
         if is_absent(data):
@@ -203,7 +203,7 @@ def told(chosen: Namespace, studies: list[Study]) -> list[Outcome]:
 
 
 def begun(chosen: Namespace) -> list[Study]:
-    """The studies of the collections that are there; if only the page is made, of those with a folder."""
+    """The studies of the collections that exist; if only the page is made, of those that have a folder."""
     size = Size(chosen.queries, chosen.dev, chosen.test, chosen.passages)
     there = present(chosen)
     if chosen.only_report:

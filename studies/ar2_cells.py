@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from harness import Step
 
 FIRST_SEED = 42
-DEEP = "RR@100"  # kept for every query: the rank of its first positive gives RR@k and Success@k
+DEEP = "RR@100"  # kept for every query: the first positive's rank, which gives RR@k and Success@k
 JUDGED = ("Success@1", "Success@5", "Success@10", "Success@20", "Success@100")
 ANSWERED = ("Answer@1", "Answer@5", "Answer@10", "Answer@20", "Answer@100")
 START, FIRST_RANKER, MAIN = "g0", "d0", "ar2"
@@ -48,12 +48,12 @@ def cell_of(name: str) -> tuple[str, int]:
 
 
 def numbered(count: int) -> str:
-    """The cell with so many negatives."""
+    """The name of the cell with ``count`` negatives."""
     return f"n-{count}"
 
 
 def size_of(cell: str) -> int:
-    """The number of negatives of such a cell."""
+    """The number of negatives in a cell's name."""
     return int(cell.removeprefix("n-"))
 
 
@@ -64,18 +64,18 @@ def cells_of(chosen: Namespace, question: str) -> list[str]:
 
 
 def known_cells(chosen: Namespace) -> list[str]:
-    """All cells but G⁰ and D⁰, what says most first."""
+    """All cells but G⁰ and D⁰, the most informative first."""
     return list(dict.fromkeys(cell for question in QUESTIONS for cell in cells_of(chosen, question)))
 
 
 def wanted(chosen: Namespace) -> list[str]:
-    """The cells that ``--only`` names, itself or by their question."""
+    """The cells that ``--only`` names, by their name or by their question."""
     named = {cell for word in chosen.only for cell in (cells_of(chosen, word) if word in QUESTIONS else [word])}
     return [cell for cell in known_cells(chosen) if cell in named]
 
 
 def rounds(chosen: Namespace) -> list[list[Step]]:
-    """The experiments, those of a round behind the ones that they start from; what says most comes first.
+    """The experiments in rounds, the most informative first; each stands after those that it starts from.
 
     The first seed answers questions 1 and 2, then 3 and 4; the other seeds follow.
     """
@@ -90,7 +90,7 @@ def rounds(chosen: Namespace) -> list[list[Step]]:
 
 
 def with_start(chosen: Namespace, seed: int, cells: Iterable[str]) -> list[Step]:
-    """The experiments of a seed, behind its G⁰ and, if one of them needs it, D⁰."""
+    """The experiments of a seed, after its G⁰ and, if one of them needs it, its D⁰."""
     start, ranker = warm_up(chosen, seed), first_ranker(chosen, seed)
     steps = [step_of(chosen, cell, seed) for cell in cells]
     needed = any(ranker.name in step.needs for step in steps)
@@ -98,7 +98,7 @@ def with_start(chosen: Namespace, seed: int, cells: Iterable[str]) -> list[Step]
 
 
 def levels(steps: Iterable[Step]) -> list[list[Step]]:
-    """The steps in groups that need only earlier groups."""
+    """The steps in groups; a step needs only steps of earlier groups."""
     found: list[list[Step]] = []
     place: dict[str, int] = {}
     for step in steps:
@@ -129,7 +129,7 @@ def anew(chosen: Namespace) -> dict[str, object]:
 
 
 def first_ranker(chosen: Namespace, seed: int) -> Step:
-    """D⁰: the encoder with a new head, trained on G⁰'s candidates, measured by what it makes of G⁰'s hits."""
+    """D⁰: the encoder with a new head, trained on G⁰'s candidates and measured by re-ranking G⁰'s hits."""
     depth = chosen.first_ranker_depth or chosen.depth
     settings = {
         "negatives_per_query": chosen.first_ranker_negatives or chosen.negatives,
@@ -151,7 +151,7 @@ def first_ranker(chosen: Namespace, seed: int) -> Step:
 
 
 def step_of(chosen: Namespace, cell: str, seed: int) -> Step:
-    """What starts from G⁰, and from D⁰ if it is a game."""
+    """The experiment of a cell, which starts from G⁰, and also from D⁰ if it is a game."""
     start, rate = name_of(START, seed), {"learning_rate": chosen.rate, "seed": seed}
     total = chosen.iterations * chosen.retriever_steps
     group = {"mode": "sync", "negatives_per_query": chosen.negatives, "loss": "contrastive"}
@@ -178,7 +178,7 @@ def step_of(chosen: Namespace, cell: str, seed: int) -> Step:
 
 
 def game(chosen: Namespace, cell: str) -> dict[str, object]:
-    """The settings of a cell of AR2; only the main one is re-ranked, for that takes long."""
+    """The settings of a cell of AR2. Only the main cell is re-ranked, because that takes long."""
     kinds: dict[str, dict[str, object]] = {
         MAIN: {"balance": 0.5, "rerank_depth": chosen.rerank_depth},
         "distil": {"balance": 0.0},

@@ -1,4 +1,4 @@
-"""What the experiments of the study of AR2 would cost, counted before they run.
+"""The cost of the experiments of the AR2 study, counted before they run.
 
 The unit is one passage read forward; backward counts twice as much. A pair of query and passage is longer than the
 passage, a query is shorter.
@@ -16,8 +16,8 @@ from hardneg.data.collection import Collection
 from hardneg.data.training_data import choose_splits
 
 PAIR, QUERY, BOTH_WAYS = 1.5, 0.25, 3
-START_SECONDS = 15.0  # of a process that loads, checks, and writes results
-READ_SECONDS = 0.024  # a passage of 64 tokens through MiniLM, on one old core in float32
+START_SECONDS = 15.0  # seconds of a process to load, check and write results
+READ_SECONDS = 0.024  # seconds to read 64 tokens with MiniLM on one old core, in float32
 
 
 @dataclass(frozen=True)
@@ -30,18 +30,18 @@ class Amounts:
 
     @classmethod
     def of(cls, collection: Collection) -> Amounts:
-        """Those of a collection with the splits that experiments choose."""
+        """The sizes of a collection, with the splits that experiments choose."""
         data = choose_splits(collection)
         return cls(collection.n_passages, len(data.train), sum(len(one) for one in data.judged.values()))
 
     @property
     def state(self) -> float:
-        """Reads of encoding all passages and queries with one state of a retriever."""
+        """The reads to encode all passages and queries with one state of a retriever."""
         return self.passages + QUERY * (self.train + self.judged)
 
 
 def reads(step: Step, common: Mapping[str, object], amounts: Amounts) -> float:
-    """Passages that an experiment reads, as often as it reads them forward."""
+    """The number of passages that an experiment reads, in forward reads; repeated reads count again."""
     of: dict[str, Any] = {**common, **step.settings}
     queries = of["queries_per_step"]
     if step.recipe == "warmup":
@@ -61,7 +61,7 @@ def reads(step: Step, common: Mapping[str, object], amounts: Amounts) -> float:
 
 
 def game_reads(of: Mapping[str, Any], amounts: Amounts) -> float:
-    """Those of AR2: both turns, the refreshes, and re-ranking, twice for each iteration and twice by D⁰."""
+    """The reads of AR2: both turns, the refreshes, and re-ranking, twice for each iteration and twice by D⁰."""
     iterations, width = of["iterations"], 1 + of["negatives_per_query"]
     retriever = (BOTH_WAYS + PAIR) * of["retriever_steps"] * of["queries_per_step"] * width
     ranker = PAIR * BOTH_WAYS * of["ranker_steps"] * of["ranker_queries_per_step"] * width
@@ -70,6 +70,6 @@ def game_reads(of: Mapping[str, Any], amounts: Amounts) -> float:
 
 
 def hours(step: Step, common: Mapping[str, object], amounts: Amounts) -> float:
-    """Hours of one old core, for MiniLM; passages of other lengths take longer or shorter."""
+    """Hours of one old core with MiniLM; longer passages take longer in proportion."""
     length = float(str(common["passage_length"])) / 64
     return (START_SECONDS + READ_SECONDS * length * reads(step, common, amounts)) / 3600

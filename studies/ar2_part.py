@@ -19,14 +19,14 @@ from hardneg.data.collection import Collection
 from hardneg.data.training_data import choose_splits
 from hardneg.storage.artifacts import is_published
 
-SEED = 0  # of what is drawn
+SEED = 0  # of all draws
 
 Judged = dict[str, dict[str, int]]  # grades of passages by query
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much of a collection is taken; None: all.
+    """The size of a part of a collection; None: all.
 
     Attributes
     ----------
@@ -41,24 +41,24 @@ class Size:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is left out."""
+        """Whether the part is the whole collection."""
         return not any((self.queries, self.dev, self.test, self.passages))
 
     def name(self, data: str) -> str:
-        """What the part of a collection is called: a letter and a number for each bound."""
+        """The name of the part of a collection, with a letter and a number for each bound."""
         numbers = {"q": self.queries, "d": self.dev, "t": self.test, "p": self.passages}
         marks = [f"{letter}{count}" for letter, count in numbers.items() if count]
         return "-".join([called(data).rpartition(":")[2], *marks])
 
 
 def is_absent(data: str) -> bool:
-    """Whether a collection is a folder that is not there; one that has no folder, such as pydocs, never is."""
+    """Whether a collection is a folder that does not exist. A name without a folder (pydocs) is never absent."""
     place = data.rpartition(":")[2]
     return "/" in place and not Path(place).is_dir()
 
 
 def part_of(data: str, size: Size, folder: Path) -> str:
-    """The collection to train on: the given one, or a part of it, which is published below ``folder`` once."""
+    """The collection to train on: the given one, or a part of it, published below ``folder`` at the first call."""
     if size.is_whole:
         return data
     place = folder / size.name(data)
@@ -86,7 +86,7 @@ def splits_of(whole: Collection, size: Size) -> dict[str, Judged]:
 
 
 def judgements(whole: Collection, part: Any) -> Judged:
-    """Grades by ids of queries and passages; those of positives are 1."""
+    """Grades by ids of queries and passages; 1 if the part holds positives without grades."""
     names, ends = whole.query_ids.take(part.query_rows), part.offsets.tolist()
     passages = whole.passage_ids.take(part.passage_rows)
     grades = getattr(part, "grades", np.ones(len(passages), np.int32)).tolist()
@@ -97,14 +97,14 @@ def judgements(whole: Collection, part: Any) -> Judged:
 
 
 def drawn(judged: Judged, count: int | None) -> Judged:
-    """So many queries at random, in order of their ids; None: all."""
+    """Draw ``count`` queries at random, in order of their ids; None: all."""
     names = sorted(judged)
     order = np.random.default_rng(SEED).permutation(len(names))[:count]
     return {names[i]: judged[names[i]] for i in sorted(order.tolist())}
 
 
 def passages_of(whole: Collection, splits: Iterable[Judged], count: int | None) -> list[tuple[str, str, str]]:
-    """The judged passages and as many others, drawn, as make ``count``, in the order of the collection."""
+    """The judged passages, and others drawn up to ``count`` in all, in the order of the collection."""
     needed = {passage for judged in splits for grades in judged.values() for passage in grades}
     names = whole.passage_ids.take(np.arange(whole.n_passages))
     others = [row for row, name in enumerate(names) if name not in needed]
@@ -123,7 +123,7 @@ def queries_of(whole: Collection, asked: set[str]) -> dict[str, str]:
 
 
 def answers_of(whole: Collection, asked: set[str]) -> Mapping[str, Sequence[str]] | None:
-    """The answers of queries, by id; None where the collection has none."""
+    """The answers of queries, by id; None if the collection has no answers."""
     if not whole.has_answers:
         return None
     names = whole.query_ids.take(np.arange(whole.n_queries))

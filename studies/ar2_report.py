@@ -17,12 +17,12 @@ from hardneg.evaluation.significance import holm
 NOT_RUN = "not run"
 TESTED = ("R@1", "R@5", "RR@10")
 SHOWN = ("R@1", "R@5", "R@10", "R@20", "R@100", "RR@10")
-CERTAIN = 0.05  # p after Holm's correction, below which a sentence says that there is a difference
+CERTAIN = 0.05  # a sentence states a difference if p after Holm's correction is below this
 ALIKE = ("model", "passage_length", "query_length", "depth", "precision", "measures", "labels", "learning_rate")
 BEGIN_AT = "untrained"
 
 State = tuple[str, str]  # a cell, and a state of it
-Pair = tuple[str, State, State]  # a title; the first minus the second
+Pair = tuple[str, State, State]  # a title, and two states: the first minus the second
 STAGES = {
     "train": "training",
     "encode": "encoding",
@@ -53,11 +53,11 @@ def steps_of(settings: Mapping[str, Any]) -> int:
 
 
 def check_alike(outcomes: Sequence[Outcome]) -> None:
-    """Refuse a collection whose cells were not trained alike: other lengths, rates or numbers of steps.
+    """Refuse a collection whose cells differ in lengths, rates or numbers of steps.
 
     Raises
     ------
-    SystemExit : two experiments differ in what all cells share; made with other options, one is to be made anew.
+    SystemExit : two experiments differ in a setting that all cells share, so one must be made anew.
     """
     cells = [one for one in outcomes if cell_of(one.experiment)[0] not in (START, FIRST_RANKER)]
     for one in cells:
@@ -77,7 +77,7 @@ class Told:
     outcomes: Mapping[str, Outcome]
 
     def seeds(self, *cells: str) -> list[int]:
-        """The seeds that have all of these cells."""
+        """The seeds for which all of these cells are done."""
         found = [{seed for cell, seed in map(cell_of, self.outcomes) if cell == wanted} for wanted in cells]
         return sorted(set.intersection(*found)) if found else []
 
@@ -94,15 +94,15 @@ class Told:
 
     @property
     def any(self) -> Outcome:
-        """One outcome, for what all share."""
+        """Any one outcome, to read what all of them share."""
         return next(iter(self.outcomes.values()))
 
     def setting(self, cell: str, name: str) -> Any:
-        """A setting of a cell; None where it has not run."""
+        """A setting of a cell; None if the cell has not run."""
         return next((one.settings.get(name) for one in self.of(cell)), None)
 
     def mean_values(self, place: State, seeds: Sequence[int], measure: str) -> Values | None:
-        """A measure of every test query, averaged over seeds; None where it is not kept of all of them."""
+        """A measure of every test query, averaged over seeds; None if a seed does not have it."""
         cell, state = place
         found = [values_of(self.outcomes[name_of(cell, seed)], state, measure) for seed in seeds]
         known = [one for one in found if one is not None]
@@ -110,10 +110,10 @@ class Told:
 
 
 def values_of(one: Outcome, state: str, measure: str, split: str = "test") -> Values | None:
-    """A measure of a state for every query; None where it is not kept.
+    """A measure of a state for every query; None if it is not kept.
 
-    R@k is the share of queries with a positive among the first k (Success@k), or with an answer where answers are
-    the labels, as in the paper. Where only the rank of the first positive is kept, the measure follows from it.
+    R@k is the share of queries with a positive among the first k (Success@k), or with an answer if answers are the
+    labels, as in the paper. If only the rank of the first positive is kept, the measure is computed from it.
     """
     state = state_in(one, state, split)
     kind, _, count = measure.partition("@")
@@ -126,13 +126,13 @@ def values_of(one: Outcome, state: str, measure: str, split: str = "test") -> Va
 
 
 def state_in(one: Outcome, state: str, split: str = "test") -> str:
-    """The name of a state in an outcome; that which training starts from may have another one."""
+    """The name of a state in an outcome; the state that training starts from may have another name there."""
     started = state.replace(BEGIN_AT, "untrained-as-trained", 1)
     return started if started in one.results.get(split, {}) else state
 
 
 def over_seeds(values: Sequence[float], form: str = ".4f") -> str:
-    """A mean, with the standard deviation where there are several."""
+    """A mean, with the standard deviation if there are several values."""
     if not values:
         return NOT_RUN
     spread = f" ± {np.std(values, ddof=1):{form}}" if len(values) > 1 else ""
@@ -184,7 +184,7 @@ def tests_table(told: Told, pairs: Sequence[Pair]) -> str:
 
 
 def compared(told: Told, a: State, b: State, seeds: Sequence[int], measure: str) -> dict | None:
-    """The paired test of two states; None where one of them is not there."""
+    """The paired test of two states; None if one of them is missing."""
     if not seeds:
         return None
     x, y = (told.mean_values(place, seeds, measure) for place in (a, b))
@@ -195,7 +195,7 @@ def compared(told: Told, a: State, b: State, seeds: Sequence[int], measure: str)
 
 
 def verdict(title: str, seeds: Sequence[int], tested: Mapping[str, Any], p: float) -> str:
-    """A sentence that says what a line shows and no more."""
+    """A sentence that states exactly what a line of the table shows."""
     if p >= CERTAIN:
         words = "no difference is shown"
     else:
@@ -418,7 +418,7 @@ def set_up(told: Told) -> str:
 
 
 def readiness(told: Told) -> list[str]:
-    """Whether D⁰ is ahead of the retriever that it is to teach, in a sentence; none before it was trained."""
+    """A sentence on whether D⁰ is ahead of the retriever that it should teach; empty before D⁰ is trained."""
     found = [[values_of(one, state, "RR@10") for state in ("retriever", "final")] for one in told.of(FIRST_RANKER)]
     means = [(float(a.mean()), float(b.mean())) for a, b in found if a is not None and b is not None]
     if not means:
@@ -433,7 +433,7 @@ def readiness(told: Told) -> list[str]:
 
 
 def game_in_words(told: Told) -> list[str]:
-    """The numbers of steps, queries and negatives; none before the game was played."""
+    """The numbers of steps, queries and negatives, in words; empty before the game has run."""
     if not (games := told.of(MAIN)):
         return []
     of = games[0].settings
@@ -450,7 +450,7 @@ def game_in_words(told: Told) -> list[str]:
 
 
 def beginnings_in_words(told: Told) -> list[str]:
-    """What G⁰ and D⁰ began with, and how they were trained."""
+    """A description of the starts of G⁰ and D⁰ and of their training."""
     lines = []
     for name, cell in (("G⁰", START), ("D⁰", FIRST_RANKER)):
         if not (found := told.of(cell)):

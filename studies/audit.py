@@ -1,11 +1,10 @@
 """How well an audit finds planted false negatives, and what they do to training.
 
 Known positives lose their judgement and are planted among mined negatives of BM25 and the model
-(:mod:`audit_plants`); what is planted is drawn anew for each draw. The page tells precision and recall of each
-signal from its threshold on, and of the ranking by its length. With ``--train`` a model is trained with and
-without the planted ones (:mod:`audit_training`); with ``--signals`` also signals are measured that need a training
-(:mod:`audit_signals`). The outcomes that ``--kept`` names make the page again; a draw or
-an experiment that stands there is not made again.
+(:mod:`audit_plants`); each draw plants others. The page shows precision and recall of each signal for each
+threshold, and of the ranking for each length. With ``--train`` a model is trained with and without the planted
+passages (:mod:`audit_training`); ``--signals`` also measures signals that need a training (:mod:`audit_signals`).
+The page can be made again from the outcomes in ``--kept``; draws and experiments kept there are not made again.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ from hardneg.models.source import ModelSource
 
 
 class Work:
-    """What is only searched if something is missing."""
+    """The collection and its searches, which are made only if an outcome is missing."""
 
     def __init__(self, chosen: Namespace) -> None:
         self.chosen = chosen
 
     @cached_property
     def collection(self) -> Collection:
-        """The collection that is looked at."""
+        """The collection of the study."""
         return collection_of(self.chosen.data, self.chosen.out / "cache")
 
     @cached_property
     def searched(self) -> Searched:
-        """Its queries, and what the model and BM25 find for them."""
+        """The queries of the collection, and the runs of the model and of BM25 for them."""
         chosen = self.chosen
         lengths = {"passage_length": chosen.passage_length, "query_length": chosen.query_length}
         source = ModelSource.at(chosen.model, device="cpu", **lengths)
@@ -50,7 +49,7 @@ class Work:
         return search(self.collection, splits, source, chosen.questions, place, chosen.out / "cache")
 
     def audited(self, pairs: Pairs) -> Audit:
-        """What the audit says of the pairs, with all signals that are known."""
+        """The audit of the pairs of a pool, with all signals that are available."""
         searched = self.searched
         return audit_pairs(
             pairs,
@@ -69,19 +68,19 @@ class Work:
         return figures(self.audited(pairs), is_held(held, pairs.query_rows, pairs.passage_rows))
 
     def suspected(self, pairs: Pairs) -> Pairs:
-        """The pairs that any signal fires for."""
+        """The pairs that at least one signal fires for."""
         return pairs.keep(self.audited(pairs).fired > 0)
 
 
 def settings_of(chosen: Namespace) -> dict[str, Any]:
-    """All that decides the figures of the draws."""
+    """All settings that decide the figures of the draws."""
     names = ("splits", "questions", "planted", "count", "depth", "query_length", "passage_length")
     found = {"data": chosen.name, "model": called(chosen.model), "searched": DEPTH}
     return found | {name: getattr(chosen, name) for name in names}
 
 
 def examine(study: Study, chosen: Namespace, work: Work) -> list[dict[str, Any]]:
-    """The figures of every draw; those that are kept are not made again."""
+    """The figures of every draw; kept draws are not made again."""
     found = []
     for number in range(chosen.draws):
         name, settings = f"draw-{number}", settings_of(chosen)
@@ -97,7 +96,7 @@ def examine(study: Study, chosen: Namespace, work: Work) -> list[dict[str, Any]]
 
 
 def train(study: Study, chosen: Namespace, work: Work) -> Study:
-    """The study of the experiments, each executed once."""
+    """Execute the missing experiments; returns the study that holds their outcomes."""
     trained = Study(
         study_of(chosen),
         str(folder_of(chosen).absolute()),
@@ -116,7 +115,7 @@ def train(study: Study, chosen: Namespace, work: Work) -> Study:
 
 
 def listen(study: Study, chosen: Namespace, work: Work) -> list[dict[str, Any]]:
-    """The figures of every draw of the signals that need a training; those that are kept are not made again."""
+    """The figures of every draw for the signals that need a training; kept draws are not made again."""
     found = []
     for number in range(chosen.signal_draws):
         name, settings = f"signals-{number}", settings_of(chosen) | audit_signals.settings_of(chosen)

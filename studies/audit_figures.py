@@ -1,4 +1,4 @@
-"""Figures of an audit of which the truth is known, and the tables of several draws."""
+"""Figures of an audit whose truth is known, and the tables of several draws."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def figures(found: Audit, truth: Bool) -> dict[str, Any]:
 
 
 def ranked(truth: Bool) -> dict[str, Any]:
-    """How many are planted among the first so many, and the average precision."""
+    """The number of planted pairs among the first pairs, by length, and the average precision."""
     hits = np.cumsum(truth)
     precision = hits[truth] / (np.flatnonzero(truth) + 1)
     at = {str(length): int(hits[length - 1]) for length in LENGTHS if length <= len(hits)}
@@ -57,7 +57,7 @@ def ranked(truth: Bool) -> dict[str, Any]:
 
 
 def precision_recall(fires: Bool, truth: Bool) -> dict[str, float]:
-    """The pairs that are named, the share of them that was planted, and the share of the planted."""
+    """The number of named pairs, the share of these that was planted, and the share of plants that is named."""
     hits = int((fires & truth).sum())
     return {
         "named": int(fires.sum()),
@@ -67,7 +67,7 @@ def precision_recall(fires: Bool, truth: Bool) -> dict[str, float]:
 
 
 def lowest(grids: Sequence[Mapping[str, Mapping[str, float]]], share: float) -> float | None:
-    """The lowest value of the grid from which on at least ``share`` of what is named is planted, in the mean."""
+    """The lowest threshold of the grid from which on, in the mean, at least ``share`` of the named is planted."""
     for value in grids[0]:
         found = [grid[value] for grid in grids]
         if all(one["named"] for one in found) and np.mean([one["precision"] for one in found]) >= share:
@@ -102,30 +102,30 @@ def signals_table(found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def counted(values: Sequence[float]) -> str:
-    """The mean of counts; with a decimal where it would look like none."""
+    """The mean of counts; with a decimal if it would be rounded to 0."""
     mean = float(np.mean(values))
     return f"{mean:.1f}" if 0 < mean < 1 else f"{mean:,.0f}"
 
 
 def halves(found: Sequence[Mapping[str, Any]]) -> str:
-    """The lowest threshold of each signal from which on half of what it names is planted."""
+    """The lowest threshold of each signal from which on half of the pairs that it names are planted."""
     limits = {name: lowest([one["grid"][name] for one in found], 0.5) for name in found[0]["grid"]}
     told = ", ".join(f"{name} {'none' if value is None else value}" for name, value in limits.items())
     return f"The lowest threshold from which on half of the named are planted: {told}."
 
 
 def precision(one: Mapping[str, Any], name: str, length: str) -> float:
-    """The share of the first so many that is planted."""
+    """The planted share of the first pairs."""
     return one["ranking"][name]["hits"][length] / int(length)
 
 
 def recall(one: Mapping[str, Any], name: str, length: str) -> float:
-    """The share of the planted that is among the first so many."""
+    """The share of the planted pairs that is among the first pairs."""
     return one["ranking"][name]["hits"][length] / one["planted"]
 
 
 def ranking_table(found: Sequence[Mapping[str, Any]], of: Callable[[Mapping[str, Any], str, str], float]) -> str:
-    """Precision or recall of the first so many of each ranking."""
+    """The table of precision or recall of each ranking, by the number of first pairs."""
     lengths = [*found[0]["ranking"][TOGETHER]["hits"]]
     rows = [
         (name, *(spread([of(one, name, length) for one in found]) for length in lengths))
@@ -135,7 +135,7 @@ def ranking_table(found: Sequence[Mapping[str, Any]], of: Callable[[Mapping[str,
 
 
 def spread(values: Sequence[float]) -> str:
-    """The mean with the lowest and the highest, where they differ; a dash where there is no value."""
+    """The mean, with the lowest and the highest value if they differ; a dash if there is no value."""
     if not values:
         return "–"
     mean = f"{np.mean(values):.2f}"

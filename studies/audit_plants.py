@@ -1,11 +1,11 @@
-"""Known positives among the negatives of a pool: which judgements are held out, and the pool that holds them.
+"""Plant known positives among the negatives of a pool: choose judgements to hold out, and make the pool.
 
-A plant is a passage that is known to be relevant, whose judgement is held out, and which stands among negatives.
+A plant is a passage that is known to be relevant. Its judgement is held out, and it stands among the negatives.
 There are two kinds.
 
 ``judged``: one of several judged positives of a query; the query keeps another.
-``answered``: the one judged passage of a question. The question keeps in its place the passage that BM25 ranks
-highest of those that contain its answer: the distant supervision that open-domain question answering trains on.
+``answered``: the only judged passage of a question. In its place, the question gets the passage that BM25 ranks
+highest among those that contain its answer: the distant supervision that open-domain question answering trains on.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from hardneg.storage.artifacts import is_published
 
 Bool = NDArray[np.bool_]
 Kind = Literal["judged", "answered"]
-DEPTH = 250  # of both runs
-FIRST = 3  # passages of BM25 for each question that belong to the part of a collection that is searched
+DEPTH = 250  # of the runs of the model and of BM25
+FIRST = 3  # BM25's first passages for each question, which belong to the part of a collection
 
 
 # ---------------------------------------------------------------- the queries and the passages
 
 
 def joined(collection: Collection, splits: Iterable[str]) -> Positives:
-    """The positives of several splits, ascending by query; none of the queries is in two."""
+    """The positives of several splits, ascending by query; no query is in two of the splits."""
     parts = [collection.qrels(split).positives().some() for split in splits]
     rows = np.concatenate([one.query_rows for one in parts])
     lengths = np.concatenate([spans(one.offsets) for one in parts])
@@ -56,22 +56,22 @@ def kind_of(positives: Positives) -> Kind:
 
 
 def chosen_from(positives: Positives) -> Positives:
-    """The queries with several positives, and as many others."""
+    """The queries with several positives, and as many queries with one."""
     several = np.flatnonzero(spans(positives.offsets) > 1)
     others = drawn(np.flatnonzero(spans(positives.offsets) == 1), len(several))
     return positives.select(np.union1d(several, others))
 
 
 def drawn(values: NDArray[Any], most: int) -> NDArray[Any]:
-    """So many of the values, the same ones at every call."""
+    """Draw at most ``most`` of the values, the same ones at every call."""
     return np.random.default_rng(0).permutation(values)[:most]
 
 
 def part_of(collection: Collection, positives: Positives, most: int, cache: Path) -> tuple[Int32, Positives]:
     """Passages of a part of an open-domain collection, and the questions whose positive is one of them.
 
-    The passages are the positives of ``most`` questions and what BM25 finds first for these; the questions are up
-    to three times as many.
+    The passages are the positives of ``most`` questions and BM25's first hits for these. The questions are at most
+    three times as many.
     """
     some = positives.select(np.sort(drawn(np.arange(len(positives)), most)))
     run = bm25_run(collection, some.query_rows, FIRST, cache)
@@ -82,21 +82,21 @@ def part_of(collection: Collection, positives: Positives, most: int, cache: Path
 
 @dataclass(frozen=True)
 class Searched:
-    """What a model and BM25 find for some queries of a collection."""
+    """The runs of a model and of BM25 for some queries of a collection."""
 
     collection: Collection
-    positives: Positives  # of the queries, all that are known
+    positives: Positives  # all known positives of the queries
     model: Run
     bm25: Run
     cache: Path
 
     @cached_property
     def answers(self) -> AnswerCache | None:
-        """What contains an answer; None where the collection has no answers."""
+        """Tells which passages contain an answer; None if the collection has no answers."""
         return AnswerCache(self.collection, self.cache) if self.collection.has_answers else None
 
     def hold(self, most: int, draw: int) -> tuple[Positives, Positives]:
-        """The positives that are left, and those that are planted, of the same queries."""
+        """Hold out judgements; returns the positives that are left and those to plant, of the same queries."""
         rng = np.random.default_rng([1, draw])
         if kind_of(self.positives) == "judged":
             return hold_out(self.positives, most, rng)
@@ -106,11 +106,11 @@ class Searched:
     def mined(
         self, left: Positives, *, depth: int, count: int, draw: int, sources: Iterable[str] = ("query", "bm25")
     ) -> NegativePool:
-        """So many negatives of each query and source, drawn from the first ``depth`` of its list.
+        """Draw ``count`` negatives for each query and source, from the first ``depth`` hits of its list.
 
         Parameters
         ----------
-        left : what is known to be relevant.
+        left : the passages that count as known positives.
         """
         lists = {"query": self.model, "bm25": self.bm25}
         options: dict[str, Any] = {"episode": 1, "depth": depth, "count": count, "seed": draw}
@@ -121,9 +121,9 @@ class Searched:
 def search(
     collection: Collection, splits: Iterable[str], source: ModelSource, most: int, place: Path, cache: Path
 ) -> Searched:
-    """Search the queries that are looked at; what is published at ``place`` is not searched again.
+    """Search the queries of the study; runs that are published at ``place`` are not made again.
 
-    Of a collection that plants by answers only a part is searched (:func:`part_of`).
+    If plants are chosen by answers, only a part of the collection is searched (:func:`part_of`).
     """
     positives, part = joined(collection, splits), None
     if kind_of(positives) == "judged":
@@ -144,7 +144,7 @@ def search(
 
 
 def hold_out(positives: Positives, most: int, rng: np.random.Generator) -> tuple[Positives, Positives]:
-    """Draw up to ``most`` positives, never a query's last; returns those that are left, and those drawn."""
+    """Draw up to ``most`` positives, but never the last one of a query; returns those left and those drawn."""
     owner, left = owners(positives.offsets), spans(positives.offsets)
     drawn = np.zeros(len(owner), bool)
     for i in rng.permutation(len(owner)).tolist():
@@ -163,11 +163,11 @@ def some(positives: Positives, mask: Bool) -> Positives:
 def hold_answered(
     positives: Positives, surrogates: Int32, most: int, rng: np.random.Generator
 ) -> tuple[Positives, Positives]:
-    """Give up to ``most`` questions their surrogate; returns the positives of all, and those that were replaced.
+    """Replace the positive of up to ``most`` questions; returns the new positives and the replaced ones.
 
     Parameters
     ----------
-    surrogates : [Q] the passage that stands for the positive of each question; -1: there is none.
+    surrogates : [Q] the passage that replaces the positive of each question; -1: no passage can.
     """
     drawn = np.zeros(len(positives), bool)
     drawn[rng.permutation(np.flatnonzero(surrogates >= 0))[:most]] = True
@@ -176,7 +176,7 @@ def hold_answered(
 
 
 def surrogates_of(run: Run, positives: Positives, contains: AnswerCache) -> Int32:
-    """The first passage [Q] of each question's list that has an answer and is no positive; -1: none has."""
+    """The first passage [Q] in each question's list that has an answer and is no positive; -1 if none has."""
     owner = owners(run.offsets)
     first = dict(zip(positives.query_rows.tolist(), positives.first().tolist(), strict=True))
     found = contains.contains(run.query_rows[owner], run.passage_rows)
@@ -190,11 +190,11 @@ def surrogates_of(run: Run, positives: Positives, contains: AnswerCache) -> Int3
 
 
 def with_planted(pool: NegativePool, held: Positives) -> NegativePool:
-    """A pool with what was held out among its negatives, as entries of a file.
+    """A pool with the held-out passages among its negatives, as entries of the source ``file``.
 
     Parameters
     ----------
-    held : of the same queries.
+    held : the held-out positives, of the same queries.
     """
     n = len(held.passage_rows)
     extra = replace(
@@ -222,7 +222,7 @@ def is_held(held: Positives, query_rows: Int32, passage_rows: Int32) -> Bool:
 def published(
     source: Collection, rows: NDArray[np.integer], splits: Mapping[str, Positives], place: Path
 ) -> Collection:
-    """Publish these passages and the queries of these splits; the same call finds it again."""
+    """Publish these passages and the queries of these splits; the same call opens them again."""
     if is_published(place):
         return Collection.open(place)
     queries = np.concatenate([one.query_rows for one in splits.values()]).tolist()
@@ -237,13 +237,13 @@ def published(
 
 
 def judged(collection: Collection, positives: Positives) -> dict[str, list[str]]:
-    """Positives by id."""
+    """The ids of the positives, by the id of the query."""
     ids = collection.query_ids.take(positives.query_rows)
     return {id_: collection.passage_ids.take(positives.of(i)) for i, id_ in enumerate(ids)}
 
 
 def moved(pool: NegativePool, source: Collection, other: Collection) -> NegativePool:
-    """A pool over the rows of another collection, which has all its queries and passages."""
+    """The pool with the rows of another collection, which has all of the pool's queries and passages."""
     queries, passages = (
         np.asarray(theirs.rows(ours.take(np.arange(n))), np.int32)
         for ours, theirs, n in (

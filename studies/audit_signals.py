@@ -1,9 +1,9 @@
-"""The signals of an audit that need a training: a ranker, and states of the retriever, trained on what is planted.
+"""The audit signals that need a training: a ranker, and states of the retriever, trained on a planted pool.
 
 A part of the training queries gets a small pool with planted passages. STAR trains on this pool twice, the second
-time from where the first ended, and a ranker with a new head trains on it too. So each has learned that the
-planted passages are negatives, as a user's models have of the false negatives that nobody knows. Then the audit is
-asked with all of its signals, and with those that need no training.
+time from where the first ended, and a ranker with a new head trains on it too. So each model has learned that the
+planted passages are negatives, as a user's models learn from unknown false negatives. Then the audit runs with all
+of its signals, and with those that need no training.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ BEFORE = "before training"
 
 
 def folder_of(chosen: Namespace, draw: int) -> Path:
-    """Where the collection of a draw lies; its name says what was planted, for it is kept with every outcome."""
+    """The folder of a draw's collection. Every outcome keeps its name, so the name says what was planted."""
     size = f"{chosen.signal_queries}q{chosen.signal_count}of{chosen.depth}"
     return chosen.out / f"{chosen.name}-signals-{size}-draw{draw}"
 
 
 def common_of(chosen: Namespace) -> dict[str, object]:
-    """What the three experiments of a draw share."""
+    """The settings that the three experiments of a draw share."""
     return {
         "query_length": chosen.query_length,
         "passage_length": chosen.passage_length,
@@ -59,11 +59,11 @@ def common_of(chosen: Namespace) -> dict[str, object]:
 
 
 def steps_of(chosen: Namespace, draw: int) -> list[Step]:
-    """The experiments of a draw, each behind what it needs."""
+    """The experiments of a draw, each after those that it needs."""
     pool = (("--pool", POOL),)
     star = ENCODERS | {"seed": draw, "learning_rate": chosen.rate, "negatives_per_query": chosen.signal_negatives}
     ranker = {"seed": draw, "learning_rate": chosen.ranker_rate, "negatives_per_query": 3, "rerank": RERANKED}
-    again = star | {"seed": AGAIN + draw}  # other negatives than those of the first time
+    again = star | {"seed": AGAIN + draw}  # draws other negatives than the first time
     return [
         Step(FIRST, "star", star, given=pool),
         Step(SECOND, "star", again, model=FIRST, given=pool),
@@ -72,7 +72,7 @@ def steps_of(chosen: Namespace, draw: int) -> list[Step]:
 
 
 def study_of(chosen: Namespace, draw: int) -> Study:
-    """The study of the experiments of a draw; what they leave is told as figures of the draw."""
+    """The study of the experiments of a draw; their outcomes become figures of the draw."""
     place = folder_of(chosen, draw)
     data, model = str(place.absolute()), str(encoder_of(chosen).absolute())
     study = Study(place.with_suffix(".trained"), data, model, common_of(chosen), chosen.threads)
@@ -83,9 +83,9 @@ def study_of(chosen: Namespace, draw: int) -> Study:
 
 
 def encoder_of(chosen: Namespace) -> Path:
-    """Where the encoder lies that training starts from: the model, with the lengths of training as its own.
+    """The folder of the encoder that training starts from: the model, with the lengths of training as its own.
 
-    So no state is searched for with longer texts, which would take longer than the training.
+    So no state searches with longer texts, which would take longer than the training.
     """
     return chosen.out / f"encoder-{chosen.query_length}-{chosen.passage_length}"
 
@@ -100,7 +100,7 @@ def publish_encoder(chosen: Namespace) -> None:
 
 
 def prepare(searched: Searched, chosen: Namespace, draw: int, place: Path) -> None:
-    """Publish the collection of a draw and its pool at ``place``; what is there is found again.
+    """Publish the collection of a draw and its pool at ``place``; what is already there is opened.
 
     Half of the queries have a planted passage, if there are so many; all are of the split ``train``.
     """
@@ -129,7 +129,7 @@ def prepare(searched: Searched, chosen: Namespace, draw: int, place: Path) -> No
 
 @dataclass(frozen=True)
 class Told:
-    """What the audit says of the pairs of a draw, and which of them were planted."""
+    """The audits of the pairs of a draw, and which pairs were planted."""
 
     states: Sequence[StateRun]
     every: Audit  # with all signals
@@ -138,12 +138,12 @@ class Told:
 
 
 def listen(folder: Path, collection: Path, cache: Path) -> Told:
-    """Ask the audit for the pairs of a pool whose experiments are finished in this folder."""
+    """Audit the pairs of a pool, with the finished experiments in this folder."""
     opened = Collection.open(collection)
     pool = load_pool(folder / POOL, n_passages=opened.n_passages, collection=opened.digest)
     worlds = [World(folder / POOL, pool, opened, cache, folder / name) for name in (FIRST, SECOND)]
     given = evidence(worlds[0], model=None, ranker=folder / RANKER, bm25=True, reading={"device": "cpu"}).given
-    states = [*worlds[0].states(), *worlds[1].states()[-1:]]  # what the second begins with is the first's last
+    states = [*worlds[0].states(), *worlds[1].states()[-1:]]  # the second begins with the last state of the first
     pairs, drawn_in = Pairs.of(pool), [one.margins() for one in worlds]
     margins = Margins(*(np.concatenate(some) for some in zip(*drawn_in, strict=True)))
     every = audit_pairs(pairs, **given | {"states": states, "leads": partial(mean_leads, margins)})
@@ -153,7 +153,7 @@ def listen(folder: Path, collection: Path, cache: Path) -> Told:
 
 
 def draw(chosen: Namespace, number: int, searched: Searched) -> dict[str, Any]:
-    """The figures of a draw, whose experiments are executed unless they are finished."""
+    """The figures of a draw; its experiments are executed first, unless they are finished."""
     study = study_of(chosen, number)
     publish_encoder(chosen)
     prepare(searched, chosen, number, study.folder / POOL)
@@ -173,7 +173,7 @@ def facts_of(told: Told) -> dict[str, Any]:
 
 
 def drawn_pairs(told: Told) -> dict[str, Any]:
-    """Of the pairs that a step drew: how many, and how well each signal tells plants from others."""
+    """For the pairs that a step drew: their number, and how well each signal tells plants from others."""
     signals = {one.name: one.strength for one in told.every.signals}
     drawn = ~np.isnan(signals["learned"]) if "learned" in signals else np.zeros(len(told.truth), bool)
     truth = told.truth[drawn]
@@ -196,13 +196,13 @@ def learned(study: Study) -> dict[str, float]:
 
 
 def settings_of(chosen: Namespace) -> dict[str, Any]:
-    """What decides the figures of a draw, besides what decides those of the other draws."""
+    """The further settings that decide the figures of these draws, besides those of draws without a training."""
     names = [name for name in vars(chosen) if name.startswith("signal_") and name != "signal_draws"]
     return {name: getattr(chosen, name) for name in [*names, "rate", "ranker_rate", "dev"]}
 
 
 def told(chosen: Namespace, found: Sequence[Mapping[str, Any]]) -> str:
-    """The tables of the draws: what was learned, and what the audit says of the pool with it."""
+    """The tables of the draws: what the models learned, and what the audit finds with them."""
     if not found:
         return f"{chosen.name}, with a ranker and trained states: not run."
     one = found[0]
@@ -214,7 +214,7 @@ def told(chosen: Namespace, found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def drawn_table(found: Sequence[Mapping[str, Any]]) -> str:
-    """How well each signal tells plants from others among the pairs that a step drew."""
+    """The table of how well each signal tells plants from other pairs, among those that a step drew."""
     of = [one["drawn"] for one in found]
     pairs, planted = (spread_of_counts([one[name] for one in of]) for name in ("pairs", "planted"))
     names = [name for name in found[0]["signals"] if all(name in one["areas"] for one in of)]

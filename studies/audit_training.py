@@ -1,4 +1,4 @@
-"""What planted false negatives do to training, and what dropping the audit's suspects does: the part that trains.
+"""The part of the audit study that trains: the effect of planted false negatives, and of dropping suspects.
 
 Three pools differ in their negatives alone: ``clean`` has mined negatives, ``planted`` has the planted ones too,
 ``filtered`` is ``planted`` without every pair that a signal of the audit fires for. STAR trains on each with
@@ -45,7 +45,7 @@ class Prepared:
 
 
 def folder_of(chosen: Namespace) -> Path:
-    """Where the collection lies; its name says what was planted, for it is kept with every outcome."""
+    """The folder of the collection. Every outcome keeps its name, so the name says what was planted."""
     drawn_from = f"{chosen.trained_count}of{chosen.trained_depth}"
     return chosen.out / f"{chosen.name}-{chosen.planted}-{drawn_from}-dev{chosen.dev_queries}"
 
@@ -56,11 +56,11 @@ def study_of(chosen: Namespace) -> Path:
 
 
 def prepare(searched: Searched, chosen: Namespace, suspected: Callable[[Pairs], Pairs]) -> Prepared:
-    """Publish the collection and the pools; what is there is found again.
+    """Publish the collection and the pools; what is already there is opened.
 
     Parameters
     ----------
-    suspected : pairs of a pool -> those for which a signal fires.
+    suspected : a function from the pairs of a pool to those for which a signal fires.
     """
     left, held = searched.hold(chosen.planted, DRAW)
     some = np.flatnonzero(spans(held.offsets))
@@ -110,7 +110,7 @@ def publish(pool: NegativePool, place: Path, collection: Collection) -> None:
 
 
 def common_of(chosen: Namespace) -> dict[str, object]:
-    """What all experiments share."""
+    """The settings that all experiments share."""
     return {
         "pooling": "mean",
         "normalize": True,
@@ -140,13 +140,13 @@ def steps_of(chosen: Namespace) -> list[Step]:
 
 
 def of_seeds(study: Study, name: str, seeds: int) -> list[Values]:
-    """Dev by query of each seed of a pool that is finished."""
+    """Dev by query, for each finished seed of a pool."""
     found = [study.values(f"{name}-{seed}", "dev", "final", MEASURE) for seed in range(seeds)]
     return [one for one in found if one is not None]
 
 
 def told(study: Study, chosen: Namespace) -> str:
-    """Dev by pool with the values of the seeds, and the differences of the seeds that all pools have."""
+    """The tables of dev by pool and seed, and of differences over the seeds that all pools have."""
     by_pool = {name: of_seeds(study, name, chosen.seeds) for name in POOLS}
     if not any(by_pool.values()):
         return "Training: not run."
@@ -165,7 +165,7 @@ def told(study: Study, chosen: Namespace) -> str:
 
 
 def differences(values: Mapping[str, Values], seeds: int) -> str:
-    """The paired differences of the means of the seeds by query, with Holm's p over the table."""
+    """The paired differences of means over seeds, by query; p is Holm-corrected over the table."""
     found = [paired(values[a], values[b]) for a, b in PAIRS]
     adjusted = holm([one["p"] for one in found])
     rows = [

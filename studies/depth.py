@@ -1,7 +1,7 @@
-"""How deep hard negatives should be mined: among 20 or 200 first hits, with and without a margin.
+"""The depth of mining hard negatives: among 20 or 200 first hits, with and without a margin.
 
-All go on from one model that learnt from negatives of its batch, and read as many tokens. They are judged on the
-whole dev split: presets are chosen by this study, and test is not looked at.
+All arms start from one model that learnt from in-batch negatives, and read as many tokens. They are judged on the
+whole dev split: presets are chosen by this study, so it does not look at test.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def options(parser: ArgumentParser) -> None:
 
 
 def common_of(chosen: Namespace) -> dict[str, object]:
-    """What all share; the last state counts, and dev is searched in all passages."""
+    """The settings that all arms share: the last state counts, and dev is searched among all passages."""
     return {
         "learning_rate": chosen.rate,
         "precision": chosen.precision,
@@ -57,7 +57,7 @@ def common_of(chosen: Namespace) -> dict[str, object]:
 
 
 def steps(chosen: Namespace) -> list[Step]:
-    """The experiments of each seed, those of the chosen arms."""
+    """The experiments of the chosen arms, for each seed."""
     asked = {START} | set(chosen.arms)
     return [step for seed in chosen.seeds for name, step in experiments(chosen, seed).items() if name in asked]
 
@@ -101,7 +101,7 @@ def named(arm: str, seed: int) -> str:
 
 
 def report(study: Study, chosen: Namespace) -> str:
-    """Everything that is written by machine."""
+    """The part of the page that this program writes."""
     found = study.outcomes()
     arms = [arm for arm in TITLES if arm == START or arm in chosen.arms]
     done = {arm: [found[name] for seed in chosen.seeds if (name := named(arm, seed)) in found] for arm in arms}
@@ -109,7 +109,7 @@ def report(study: Study, chosen: Namespace) -> str:
 
 
 def states(done: dict[str, list[Outcome]]) -> str:
-    """Measures on dev by arm, the mean over seeds; passages that training read, and seconds."""
+    """The table of arms: dev measures (means over seeds), passages that training read, and seconds."""
     lines = []
     for arm, seeds in done.items():
         of_seeds = [[one.mean("dev", STATE, measure) or 0.0 for one in seeds] for measure in MEASURES]
@@ -123,7 +123,7 @@ def states(done: dict[str, list[Outcome]]) -> str:
 
 
 def tests(done: dict[str, list[Outcome]]) -> str:
-    """Each arm against as many more tokens in the batch, Holm over the table."""
+    """Tests of each arm against in-batch training on as many more tokens, Holm-corrected over the table."""
     lines: list[list[str]] = []
     found: list[float] = []
     for arm in done:

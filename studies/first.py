@@ -21,7 +21,7 @@ def options(parser: ArgumentParser) -> None:
 
 
 def common_of(chosen: Namespace) -> dict[str, object]:
-    """What both arms share."""
+    """The settings that both arms share."""
     return {
         "query_length": 32,
         "passages_reference": [8],
@@ -46,7 +46,7 @@ def steps() -> list[Step]:
 
 
 def report(study: Study) -> str:
-    """Everything that is written by machine."""
+    """The part of the page that this program writes."""
     found = study.outcomes()
     if set(found) != set(ARMS):
         return "Not run: " + ", ".join(ARMS[name] for name in ARMS if name not in found)
@@ -68,7 +68,7 @@ def report(study: Study) -> str:
 
 
 def main(chosen: Namespace) -> None:
-    """The study, as chosen on the command line."""
+    """Run the study that the command line chooses."""
     tell(chosen, common_of(chosen), steps(), MEASURES, report, "first")
 
 

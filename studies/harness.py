@@ -1,7 +1,7 @@
 """Studies: rows that are experiments, each executed once, and tables made from their results alone.
 
-A row is a few ``hardneg train`` commands whose last one gives the result. What is finished is not executed again,
-so a study that is stopped goes on where it was; a row that is absent is "not run".
+A row is a few ``hardneg train`` commands; the last one gives the result. Finished commands are not executed again,
+so a study that was stopped goes on where it was. A missing row is shown as "not run".
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ class Step:
     settings: dict[str, object]
     model: str | None = None  # the name of the step whose model it starts from; None: the study's encoder
     preset: str | None = None
-    given: tuple[tuple[str, str], ...] = ()  # what else it starts from: (option, place within the study)
-    words: tuple[str, ...] = ()  # further options of the command, which decide nothing that the name does not say
+    given: tuple[tuple[str, str], ...] = ()  # further inputs: (option, place within the study)
+    words: tuple[str, ...] = ()  # further options; the step's name says what they decide
 
     @property
     def needs(self) -> set[str]:
-        """The names of the steps that make what it starts from."""
+        """The names of the steps whose outputs this step starts from."""
         named = {place.partition("/")[0] for _, place in self.given}
         return named | ({self.model} if self.model else set())
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table: what it is called, the steps it takes, the last of which is measured."""
+    """A row of the table: its title, and its steps, of which the last is measured."""
 
     title: str
     steps: tuple[Step, ...]
@@ -69,19 +69,19 @@ class Study:
     common: dict[str, object]
     threads: int
     by_query: tuple[str, ...] = ("RR@10",)  # measures that are kept query by query
-    plan: dict[str, Step] = field(default_factory=dict)  # the steps whose outcomes are told and kept, by name
-    kept: dict[tuple[str, str], Outcome] = field(default_factory=dict)  # outcomes from before
-    found: dict[str, Outcome] = field(default_factory=dict)  # those looked up already
+    plan: dict[str, Step] = field(default_factory=dict)  # by name, the steps whose outcomes are shown and kept
+    kept: dict[tuple[str, str], Outcome] = field(default_factory=dict)  # outcomes of earlier runs
+    found: dict[str, Outcome] = field(default_factory=dict)  # outcomes that were looked up already
 
     def planning(self, steps: Iterable[Step]) -> Study:
-        """The study, which tells and keeps these steps too."""
+        """Add these steps to those that the study shows and keeps; returns the study."""
         self.plan.update({step.name: step for step in steps})
         return self
 
     def cache(self, place: int = 0) -> Path:
-        """The derived stores of one of the experiments that run at a time.
+        """The cache of one of the experiments that run at the same time.
 
-        They share none: two that reach the same weights would delete each other's embeddings of them.
+        They share no cache: two experiments with the same weights would delete each other's embeddings.
         """
         return self.folder / (f"cache-{place}" if place else "cache")
 
@@ -108,11 +108,11 @@ class Study:
 
     @property
     def source(self) -> Source:
-        """Whence outcomes are collected."""
+        """The source that outcomes are collected from."""
         return Source(self.data, self.cache(), self.by_query)
 
     def settings_of(self, step: Step) -> dict[str, Any]:
-        """All that decides an experiment's figures."""
+        """All settings that decide an experiment's figures."""
         more = {"from": step.model, "preset": step.preset, "given": dict(step.given) or None}
         chosen = {"data": called(self.data), "model": called(self.model), **self.common, **step.settings}
         return chosen | {name: value for name, value in more.items() if value is not None}
@@ -135,26 +135,26 @@ class Study:
         return self.found.get(step)
 
     def outcomes(self) -> dict[str, Outcome]:
-        """Those of all planned steps that are done, by name."""
+        """The outcomes of all planned steps that are done, by name."""
         return {name: found for name in self.plan if (found := self.outcome(name)) is not None}
 
     def add(self, outcome: Outcome) -> None:
-        """Something that was measured without an experiment's folder."""
+        """Add an outcome that was measured without an experiment's folder."""
         self.found[outcome.experiment] = outcome
 
     def save(self, path: Path) -> None:
-        """Keep what was found, with what the file has of other experiments and collections."""
+        """Write the outcomes that were found; the file's other experiments and collections stay in it."""
         self.outcomes()
         save(path, (read(path) | {one.key: one for one in self.found.values()}).values())
 
     def _kept(self, step: str) -> Outcome | None:
-        """A kept line, if it was made with the settings of the step that is planned now."""
+        """The kept outcome of a step, if it was made with the settings that are planned now."""
         found, planned = self.kept.get((called(self.data), step)), self.plan.get(step)
         ours = found is not None and planned is not None and found.settings == self.settings_of(planned)
         return found if ours else None
 
     def _check(self, step: Step) -> None:
-        """Refuse a folder of other settings: its figures would be told as those of the step."""
+        """Refuse a folder of other settings: its figures would be shown as those of the step."""
         file = self.folder / step.name / "settings.json"
         was = json.loads(file.read_text()).get("result_settings", {})
         for key, value in {**self.common, **step.settings}.items():
@@ -162,7 +162,7 @@ class Study:
                 raise SystemExit(f"{file}: made with {key} = {was[key]}, not {value}; give another --out")
 
     def _check_collection(self, found: Outcome) -> None:
-        """Refuse to tell outcomes of two collections together: their queries are not the same."""
+        """Refuse to show outcomes of two collections together: their queries are not the same."""
         for one in self.kept.values():
             of_same_name = one.settings.get("data") == found.settings.get("data")
             if of_same_name and one.collection and found.collection not in (None, one.collection):
@@ -170,18 +170,18 @@ class Study:
                 raise SystemExit(f"{what}: {found.settings['data']} has changed; give --anew")
 
     def results(self, step: str) -> dict | None:
-        """What a step measured, or None."""
+        """The results of a step, or None."""
         found = self.outcome(step)
         return None if found is None else found.results
 
     def lacking(self, steps: Iterable[Step]) -> list[Step]:
-        """Those of the steps that must be executed: that are not done, or whose model such a one starts from.
+        """The steps to execute: those not done, and those whose model is gone and needed by a step to execute.
 
-        The kept line of a step whose model is gone is forgotten, for the step will be made again.
+        The kept outcome of a step whose model is gone is forgotten, because the step will be made again.
 
         Parameters
         ----------
-        steps : each behind what it needs.
+        steps : each after the steps that it needs.
         """
         wanted: list[Step] = []
         for step in reversed(unique(list(steps))):
@@ -213,7 +213,7 @@ class Study:
             raise SystemExit(f"{step.name} failed")
 
     def execute_all(self, steps: Sequence[Step], jobs: int) -> None:
-        """Execute steps that do not depend on each other, so many at a time; at Ctrl-C no further one begins."""
+        """Execute independent steps, ``jobs`` at a time; after Ctrl-C no further step begins."""
         free: SimpleQueue[int] = SimpleQueue()
         for place in range(jobs):
             free.put(place)
@@ -233,7 +233,7 @@ class Study:
                 raise
 
     def timing(self, step: str) -> list[dict[str, Any]]:
-        """What took how long in a step, stage after stage."""
+        """The rows of a step's timing, stage after stage."""
         found = self.outcome(step)
         return [] if found is None else found.timing
 
@@ -243,7 +243,7 @@ class Study:
         return {} if found is None else found.seconds
 
     def values(self, step: str, split: str, state: str, measure: str) -> Values | None:
-        """A measure of a state for every query, in order of the queries' ids; None where it is not kept."""
+        """A measure of a state for every query, in order of the queries' ids; None if it is not kept."""
         found = self.outcome(step)
         return None if found is None else found.values(split, state, measure)
 
@@ -260,7 +260,7 @@ def unique(steps: Sequence[Step]) -> list[Step]:
 
 
 def with_rate(row: Row, rate: float, suffix: str = "") -> Row:
-    """The row at a learning rate, under names of its own."""
+    """The row at another learning rate; its steps get names with ``suffix``."""
     steps = tuple(
         replace(
             step,
@@ -274,12 +274,12 @@ def with_rate(row: Row, rate: float, suffix: str = "") -> Row:
 
 
 def trials(rows: Sequence[Row], rates: Sequence[float], label: str) -> dict[str, list[Row]]:
-    """By row, its trials: one a rate."""
+    """The trials of each row: one for each rate."""
     return {row.result: [with_rate(row, rate, f"-{label}-{rate:g}") for rate in rates] for row in rows}
 
 
 def best_rate(study: Study, tried: Sequence[str], rates: Sequence[float], measure: str) -> float | None:
-    """The rate whose trial, a step, does best on dev; None while one is missing."""
+    """The rate whose trial is best on dev; None while a trial is missing."""
     found = [study.results(name) for name in tried]
     if any(one is None for one in found):
         return None
@@ -288,13 +288,13 @@ def best_rate(study: Study, tried: Sequence[str], rates: Sequence[float], measur
 
 
 def execute(study: Study, chosen: Sequence[Row], jobs: int) -> None:
-    """Execute rows, the first steps of all before the second ones."""
+    """Execute rows: first the first steps of all rows, then the second ones, and so on."""
     for depth in range(max((len(row.steps) for row in chosen), default=0)):
         study.execute_all([row.steps[depth] for row in chosen if len(row.steps) > depth], jobs)
 
 
 def say(text: str) -> None:
-    """One line for whoever watches."""
+    """Print one line for the person who watches."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
@@ -312,7 +312,7 @@ def paired(x: Values, y: Values) -> dict:
 
 
 def number(results: dict | None, split: str, state: str, measure: str) -> str:
-    """One figure of a table; the untrained model is that which training starts from, of the same lengths."""
+    """One figure of a table. The untrained model is the state that training starts from, at the same lengths."""
     started = state.replace("untrained", "untrained-as-trained")
     if results is not None and started in results.get(split, {}):
         state = started
@@ -322,9 +322,9 @@ def number(results: dict | None, split: str, state: str, measure: str) -> str:
 
 
 def baselines(results: dict | None) -> dict[str, str]:
-    """The states that need no training, with what a table calls them; none where nothing has run.
+    """The states that need no training, with their names in tables; empty if nothing has run.
 
-    The encoder is shown as it came and, where that differs, with the lengths and the pooling of the training.
+    The encoder is shown as it came, and, if these differ, with the lengths and the pooling of the training.
     """
     titles = {
         "bm25": "BM25, no training",
@@ -355,14 +355,14 @@ def interval(values: Values, sign: str = "") -> str:
 
 
 def called(place: str) -> str:
-    """What people call a model or collection; never where it lies."""
+    """The name of a model or collection for people, which never holds the path to it."""
     form, colon, path = place.rpartition(":")
-    lies = Path(path).is_dir() or Path(path).is_absolute()  # one that is not made yet has its name, too
+    lies = Path(path).is_dir() or Path(path).is_absolute()  # also if it is not made yet
     return f"{form}{colon}{Path(path).name}" if lies else place
 
 
 def insert(path: Path, text: str, begin: str, end: str, heading: str = "") -> None:
-    """Put what a machine wrote into a page between two marks; what people wrote around them stays."""
+    """Put generated text into a page between two marks; the text that people wrote around them stays."""
     page = path.read_text() if path.is_file() else heading
     if begin not in page:
         page = page + "\n" + begin + end
@@ -375,12 +375,12 @@ Options = Callable[[argparse.ArgumentParser], None]
 
 
 def arguments(description: str, options: Options) -> argparse.Namespace:
-    """What was chosen on the command line."""
+    """Parse the command line of a study."""
     return command_line(description, options).parse_args()
 
 
 def command_line(description: str, options: Options) -> argparse.ArgumentParser:
-    """The options that all studies share, and those of one."""
+    """A parser of the options that all studies share, and of those of one study."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--out", type=Path, required=True, help="folder of the experiments; they are kept")
     parser.add_argument("--data", default="pydocs")
@@ -398,17 +398,17 @@ def command_line(description: str, options: Options) -> argparse.ArgumentParser:
 
 
 def begin(chosen: argparse.Namespace, common: dict[str, object], *by_query: str) -> Study:
-    """The study that the options say."""
+    """Open the study that the options describe."""
     kept = {} if chosen.anew else read(chosen.kept)
     return Study(chosen.out, chosen.data, chosen.model, common, chosen.threads, by_query, kept=kept)
 
 
 def keep(study: Study, chosen: argparse.Namespace) -> None:
-    """Keep what was found, where the options say.
+    """Write the outcomes that were found to the file that the options name.
 
     Raises
     ------
-    SystemExit : there is nothing to tell; a page would lose what it tells.
+    SystemExit : there are no outcomes, so a page would lose its figures.
     """
     if chosen.only_report and not study.outcomes() and not study.found:
         places = [str(place) for place in (chosen.out, chosen.kept) if place]

@@ -1,7 +1,7 @@
-"""What each kind of index costs and finds: recall, bytes and milliseconds a query over one real collection.
+"""The cost and quality of each kind of index: recall, bytes and milliseconds a query over one real collection.
 
 Passages and queries are embedded once into ``--out``; every index is built there as by ``hardneg index`` and
-searched for the test queries one at a time, as a service would. What stands there is not made again.
+searched for the test queries one at a time, as a service would. Indexes that are there are not built again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ EXACT, OPTIONS = "exact", ("lists", "probes", "links", "ef_build", "ef", "subvec
 
 
 def kinds(dim: int) -> dict[str, tuple[str, dict[str, int]]]:
-    """What is built over vectors of ``dim`` dimensions, by name; codes stand for 32, 16, 8 and 4 dimensions."""
+    """The indexes to build over vectors of ``dim`` dimensions, by name; a code has 32, 16, 8 or 4 of them."""
     codes = {f"pq-{dim // each}": ("pq", {"subvectors": dim // each}) for each in (32, 16, 8, 4)}
     return {
         "flat": ("flat", {}),
@@ -52,16 +52,16 @@ def kinds(dim: int) -> dict[str, tuple[str, dict[str, int]]]:
 
 @dataclass(frozen=True)
 class World:
-    """A collection embedded, and the queries that are searched."""
+    """A collection with its embeddings, and the queries to search for."""
 
     collection: Collection
     passages: Embeddings
     queries: Tensor  # [Q, dim]
-    best: Run  # what exact search finds
+    best: Run  # the run of exact search
 
 
 def embedded(chosen: Namespace) -> World:
-    """Embed both sides, unless they stand there, and search exactly."""
+    """Embed both sides, unless the embeddings are there, and search exactly."""
     cache = chosen.out / "cache"
     for side in ("passage", "query"):
         hn.encode(chosen.data, chosen.model, chosen.out / side, side=side, cache=cache)
@@ -73,7 +73,7 @@ def embedded(chosen: Namespace) -> World:
 
 
 def built(chosen: Namespace, name: str, kind: str, settings: Mapping[str, Any]) -> Path:
-    """An index, built unless it stands there."""
+    """The folder of an index, which is built first if it is not there."""
     path = chosen.out / "indexes" / name
     if not is_published(path):
         path.parent.mkdir(exist_ok=True)
@@ -84,13 +84,13 @@ def built(chosen: Namespace, name: str, kind: str, settings: Mapping[str, Any]) 
 
 
 def recalls(run: Run, best: Run, depth: int) -> NDArray[np.float64]:
-    """[Q] the share of the exact first hits that are among the first of an index."""
+    """The share [Q] of exact search's first hits that are among the first hits of an index."""
     pairs = [(run.hits(i)[0][:depth], best.hits(i)[0][:depth]) for i in range(len(best))]
     return np.array([len(np.intersect1d(a, b)) / len(b) for a, b in pairs])
 
 
 def milliseconds(index: Index, queries: Tensor) -> float:
-    """The median of searches of one query at a time, after one that warms up."""
+    """The median time of searches for one query at a time, after one search that warms up."""
     took = []
     for i in range(min(TIMED, len(queries)) + 1):
         begun = time.perf_counter()
@@ -157,7 +157,7 @@ def line_of(one: Outcome) -> list[str]:
 
 
 def report(study: Study) -> str:
-    """The table, and what it is of."""
+    """The table, with a description of its data."""
     found = list(study.outcomes().values())
     heads = ["index", "bytes", "a passage", *(f"R@{k} of exact" for k in DEPTHS), f"test {MEASURE}", "ms a query"]
     facts = found[0].facts

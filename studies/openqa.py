@@ -21,7 +21,7 @@ def options(parser: ArgumentParser) -> None:
 
 
 def common_of(chosen: Namespace) -> dict[str, object]:
-    """What differs from the preset: the encoder's own pooling and scale, fewer steps, shorter texts."""
+    """Settings that differ from the preset: the encoder's own pooling and scale, fewer steps, shorter texts."""
     return {
         "pooling": "mean",
         "normalize": True,
@@ -40,7 +40,7 @@ def common_of(chosen: Namespace) -> dict[str, object]:
 
 
 def report(study: Study) -> str:
-    """Everything that is written by machine."""
+    """The part of the page that this program writes."""
     if (one := study.outcome(NAME)) is None:
         return "Not run."
     states = {
@@ -64,7 +64,7 @@ def report(study: Study) -> str:
 
 
 def main(chosen: Namespace) -> None:
-    """The study, as chosen on the command line."""
+    """Run the study that the command line chooses."""
     step = Step(NAME, "ance-tele", {}, preset=chosen.preset)
     tell(chosen, common_of(chosen), [step], MEASURES, report, "openqa")
 

@@ -1,6 +1,6 @@
-"""Outcomes of a study's experiments: a line of figures for each, which is kept when their folders are deleted.
+"""Outcomes of a study's experiments: a line of figures for each, which stays when the folders are deleted.
 
-A line holds the measures of every state, what they are for every query of dev and test, and which training queries
+A line holds the measures of every state, their values for every dev and test query, and which training queries
 each episode forgot: enough to make every table, interval and p value again. It holds no texts and no ids.
 """
 
@@ -31,11 +31,11 @@ from hardneg.records import Run
 from hardneg.search.runs import load_run
 from hardneg.storage.artifacts import is_published, publish_file, read_manifest
 
-LARGE = 300_000  # bytes from which a file is compressed
+LARGE = 300_000  # a file of more bytes is compressed
 SPLITS = ("dev", "test")
 FELL, SAME, ROSE = "-=+"
-STAGE = ("stage", "seconds", "run", "version", "model", "steps")  # the kept fields of timing
-INDEX = ("bytes", "rows", "dim", "recall")  # and of an index
+STAGE = ("stage", "seconds", "run", "version", "model", "steps")  # the fields of the timing that are kept
+INDEX = ("bytes", "rows", "dim", "recall")  # the fields of an index that are kept
 RESULTS = (*SPLITS, "forgetting", "pairwise_errors", "informative", "entropy")
 
 Values = NDArray[np.float64]  # of every query of a split, in order of the queries' ids
@@ -43,13 +43,13 @@ Values = NDArray[np.float64]  # of every query of a split, in order of the queri
 
 @dataclass(frozen=True)
 class Outcome:
-    """One experiment.
+    """The outcome of one experiment.
 
     ``settings``: all that decides its figures, with the collection and the model. ``collection``: its digest, None
-    where that was not noted. ``results``: measures by split and state, forgetting, pairwise errors. ``timing``:
-    seconds stage by stage, on so many ``threads``. ``queries``: by split, state and measure what it is for every
-    query (:func:`packed`). ``changes``: episode by episode a letter for every training query, whose MRR@100 fell
-    (-), stayed (=) or rose (+). ``facts``: what else a table shows.
+    if that was not recorded. ``results``: measures by split and state, forgetting, pairwise errors. ``timing``:
+    seconds of each stage, on ``threads`` threads. ``queries``: by split, state and measure, the values for every
+    query (:func:`packed`). ``changes``: for each episode a letter for every training query, whose MRR@100 fell
+    (-), stayed (=) or rose (+). ``facts``: further figures of the tables.
     """
 
     experiment: str
@@ -64,7 +64,7 @@ class Outcome:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells a line from all others of a file."""
+        """The key of an outcome in its file: collection and experiment."""
         return str(self.settings.get("data", "")), self.experiment
 
     def mean(self, split: str, state: str, measure: str) -> float | None:
@@ -73,12 +73,12 @@ class Outcome:
         return None if found is None else float(found)
 
     def values(self, split: str, state: str, measure: str) -> Values | None:
-        """A measure of a state for every query; None where that was not kept."""
+        """A measure of a state for every query; None if it was not kept."""
         found = self.queries.get(split, {}).get(state, {}).get(measure)
         return None if found is None else unpacked(found)
 
     def changed(self, episode: int, how: str) -> Values | None:
-        """Whether each training query fell (``-``) or rose (``+``) in an episode; None where it was not kept."""
+        """Whether each training query fell (``-``) or rose (``+``) in an episode; None if that was not kept."""
         if len(self.changes) < episode:
             return None
         return np.array([letter == how for letter in self.changes[episode - 1]], np.float64)
@@ -96,9 +96,9 @@ class Outcome:
 
 
 def packed(values: Values, measure: str) -> Any:
-    """Values to be kept: of a reciprocal rank the ranks (0: farther than it looks), else the few different ones.
+    """Values in a short form: the ranks for a reciprocal rank (0: beyond its cut-off), else each value once.
 
-    What a measure does not count (not a number) is null.
+    A query that a measure does not count (NaN) becomes null.
     """
     if measure.startswith("RR@") and not np.isnan(values).any():
         return [round(1 / value) if value else 0 for value in values.tolist()]
@@ -121,7 +121,7 @@ def unpacked(found: Any) -> Values:
 
 
 def read(path: Path | None) -> dict[tuple[str, str], Outcome]:
-    """The lines of a file, compressed or not; none where there is no file."""
+    """The outcomes of a file, compressed or not; empty if there is no file."""
     found = [] if path is None else [place for place in (path, zipped(path)) if place.is_file()]
     if not found:
         return {}
@@ -132,7 +132,7 @@ def read(path: Path | None) -> dict[tuple[str, str], Outcome]:
 
 
 def save(path: Path, outcomes: Iterable[Outcome]) -> None:
-    """Write a line each; compressed, without a time, into a name that ends in ``.gz`` if that is much."""
+    """Write a line for each outcome. A large file is compressed, without a time, and its name ends in ``.gz``."""
     rows = [
         json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in sorted(outcomes, key=lambda one: one.key)
     ]
@@ -145,7 +145,7 @@ def save(path: Path, outcomes: Iterable[Outcome]) -> None:
 
 
 def zipped(path: Path) -> Path:
-    """Where the lines of a file lie when they are many."""
+    """The name of the compressed form of a file."""
     return path.with_name(f"{path.name}.gz")
 
 
@@ -160,7 +160,7 @@ def opened(data: str, cache: Path) -> Collection:
 
 @dataclass(frozen=True)
 class Source:
-    """Whence outcomes are collected: the collection, and the measures that are kept query by query."""
+    """The source of outcomes: the collection, and the measures that are kept query by query."""
 
     data: str
     cache: Path
@@ -210,13 +210,13 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 
 def timing_of(folder: Path) -> list[dict[str, Any]]:
-    """What took how long, stage after stage."""
+    """The rows of the timing, stage after stage."""
     rows = lines_of(folder / "timing.jsonl")
     return [{key: row[key] for key in STAGE if key in row} | {"seconds": round(row["seconds"], 2)} for row in rows]
 
 
 def facts_of(folder: Path) -> dict[str, Any]:
-    """The overlap of negatives with what a step retrieves, and an experiment's own index."""
+    """The overlap of negatives with the hits of a step, and facts about an experiment's own index."""
     facts: dict[str, Any] = {}
     rows = [row for row in lines_of(folder / "metrics.jsonl") if "overlap" in row]
     if rows:
@@ -228,9 +228,9 @@ def facts_of(folder: Path) -> dict[str, Any]:
 
 
 def queries_of(source: Source, folder: Path, results: Mapping[str, Any]) -> dict[str, Any]:
-    """The measures of every query, by split and state, packed; of the states whose runs are there.
+    """The packed measures of every query by split and state, for the states whose runs still exist.
 
-    A run that does not give the mean of ``results.json`` is another state's, and is left out.
+    A run whose mean is not the mean in ``results.json`` belongs to another state, and is left out.
     """
     found: dict[str, Any] = {}
     for split in SPLITS:
@@ -245,12 +245,12 @@ def queries_of(source: Source, folder: Path, results: Mapping[str, Any]) -> dict
 
 
 def means_agree(values: Values, mean: float | None) -> bool:
-    """Whether values by query are those whose mean was told."""
+    """Whether values by query have the mean that was recorded."""
     return mean is not None and math.isclose(float(np.nanmean(values)), mean, abs_tol=1e-9)
 
 
 def runs_of(source: Source, folder: Path, state: str, split: str) -> list[Run]:
-    """What a state found for the queries of a split, wherever the experiment keeps that."""
+    """The runs of a state for a split, from any place where the experiment may keep them."""
     places = [folder / place / split for place in places_of(state) if is_published(folder / place / split)]
     if places:
         return [load_run(place) for place in places]
@@ -259,14 +259,14 @@ def runs_of(source: Source, folder: Path, state: str, split: str) -> list[Run]:
 
 
 def read_run(source: Source, path: Path) -> Run:
-    """A run out of a TREC file, over the collection's rows."""
+    """Read a run from a TREC file, with the rows of the collection."""
     collection = source.collection
     runs, _, _ = read_runs([path], collection.query_ids, collection.passage_ids)
     return runs[0]
 
 
 def places_of(state: str) -> list[str]:
-    """Where an experiment may keep the runs of a state."""
+    """The folders in which an experiment may keep the runs of a state."""
     name, _, kind = state.partition("/")
     runs = f"runs-{kind}" if kind else "runs"
     _, _, number = name.partition("-")
@@ -289,7 +289,7 @@ def places_of(state: str) -> list[str]:
 
 
 def changes_of(source: Source, folder: Path, forgetting: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Which training queries each episode forgot and learned; [] where a state's run is gone."""
+    """The training queries that each episode forgot and learned; [] if the run of a state is gone."""
     names = [row.get("before") for row in forgetting] + [row.get("after") for row in forgetting[-1:]]
     found = [training_runs(folder, str(name)) for name in names]
     if not found or not all(found):
@@ -307,6 +307,6 @@ def changes_of(source: Source, folder: Path, forgetting: Sequence[Mapping[str, A
 
 
 def training_runs(folder: Path, state: str) -> list[Run]:
-    """What a state found for the training queries."""
+    """The runs of a state for the training queries."""
     places = [folder / place / "query" for place in places_of(state)]
     return [load_run(place) for place in places if is_published(place)]

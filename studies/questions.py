@@ -1,4 +1,4 @@
-"""What the two studies of open-domain questions share: states, tests of their differences, forgetting."""
+"""Code that the two studies of open-domain questions share: states, tests of differences, forgetting."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Pair = tuple[str, tuple[Outcome, str], tuple[Outcome, str]]  # a title, and two 
 
 
 def states_table(states: Sequence[tuple[str, Outcome, str]], measures: Sequence[str]) -> str:
-    """Every measure of states on test; a line each, by title, experiment and state."""
+    """The table of every measure on test, with a line for each title, experiment and state."""
     lines = []
     for title, one, state in states:
         means = [one.mean("test", state, measure) for measure in measures]
@@ -47,7 +47,7 @@ def tests_table(pairs: Sequence[Pair], measures: Sequence[str]) -> str:
 
 
 def forgetting_table(arms: dict[str, Outcome]) -> str:
-    """Shares of the training questions that each episode forgot and learned; for two arms also a test."""
+    """The shares of training questions that each episode forgot and learned; with two arms also a test."""
     lines = []
     for i in range(max(len(one.results["forgetting"]) for one in arms.values())):
         told = [one.results["forgetting"][i] for one in arms.values()]
@@ -58,7 +58,7 @@ def forgetting_table(arms: dict[str, Outcome]) -> str:
 
 
 def tested_forgetting(arms: Sequence[Outcome], episode: int) -> list[str]:
-    """The second of two arms against the first, in what an episode forgot; p is not corrected."""
+    """The test of what an episode forgot, second arm against first; p is not corrected."""
     if len(arms) != 2:
         return []
     y, x = (one.changed(episode, "-") for one in arms)
@@ -88,5 +88,5 @@ def tell(
 
 
 def write(path: Path, text: str, script: str) -> None:
-    """Put the tables into a page; what people wrote around them stays."""
+    """Put the tables into a page; the text that people wrote around them stays."""
     insert(path, text, f"<!-- tables: written by studies/{script}.py -->\n", "<!-- end of tables -->\n")

@@ -3,7 +3,7 @@
 Part ``rows``: five models of equal optimiser steps, and ADORE on top of each; ADORE's learning rate is the one of
 a small grid that does best on dev. Part ``grid``: ADORE trained over product-quantised indexes, searched over all
 of them. Part ``curves``: the query side trained on static, refreshed, random and dynamic negatives of one frozen
-index, measured on the way. What is finished is not executed again.
+index, measured on the way. Finished experiments are not executed again.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ K = 100  # hits of a search of the grid
 
 
 def search_grid(study: Study, searched: dict[str, Step], only_report: bool) -> None:
-    """Search every model over every compressed index that it was not trained over; keep how that does.
+    """Search every model over every compressed index that it was not trained over, and keep the outcomes.
 
-    With ``only_report`` it is only looked what was searched before.
+    With ``only_report`` nothing is searched; only earlier runs are read.
     """
     for name, step in searched.items():
         if study.is_done(name):
@@ -65,7 +65,7 @@ def search_grid(study: Study, searched: dict[str, Step], only_report: bool) -> N
 
 
 def searched_outcome(study: Study, step: Step, runs: dict[str, Path]) -> Outcome:
-    """How the runs of a search do."""
+    """The outcome of the runs of a search."""
     values = {split: study.source.by_query(read_run(study.source, run), split) for split, run in runs.items()}
     means = {split: {name: float(found.mean()) for name, found in of.items()} for split, of in values.items()}
     queries = {split: {name: packed(found, name) for name, found in of.items()} for split, of in values.items()}
@@ -80,7 +80,7 @@ def searched_outcome(study: Study, step: Step, runs: dict[str, Path]) -> Outcome
 
 
 def tidy(study: Study) -> None:
-    """Delete what a finished experiment needs no more and its figures do not come from."""
+    """Delete files that a finished experiment no longer needs, unless its figures come from them."""
     for results in study.folder.glob("*/results.json"):
         for spent in (*results.parent.glob("episodes/*/checkpoint"), *results.parent.glob("states/*/model")):
             shutil.rmtree(spent)

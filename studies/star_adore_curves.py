@@ -1,4 +1,4 @@
-"""What each kind of negatives does to the query side, step by step: a table and a figure."""
+"""The effect of each kind of negatives on the query side, step by step: a table and a figure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLOURS = {"dynamic": "#4878a8", "refreshed": "#e0a030", "static": "#c44e34", "r
 
 
 def curve_of(study: Study, name: str) -> dict[str, tuple[list[int], list[float]]]:
-    """Dev measure and first-K errors by steps, and overlap by step, of one arm; {} where it has not run."""
+    """Dev measure and first-K errors by steps, and overlap by step, of one arm; {} if it has not run."""
     outcome = study.outcome(name)
     if outcome is None:
         return {}
@@ -27,7 +27,7 @@ def curve_of(study: Study, name: str) -> dict[str, tuple[list[int], list[float]]
     last = max(overlap["step"], default=0)
     dev, errors = outcome.results["dev"], outcome.results["pairwise_errors"]["dev"]
     steps = {state: step for state in dev if (step := place(state, last)) is not None}
-    if "untrained-as-trained" in steps:  # what the first step began with, not the encoder as it came
+    if "untrained-as-trained" in steps:  # the state that the first step began with, not the encoder as it came
         steps.pop("untrained")
     return {
         "overlap": (overlap["step"], overlap["value"]),
@@ -57,7 +57,7 @@ def curves_table(study: Study, chosen: Namespace) -> str:
 
 
 def draw(study: Study, chosen: Namespace, path: Path) -> bool:
-    """Draw overlap, measure and errors of the arms against steps; whether there was anything to draw."""
+    """Draw overlap, measure and errors of the arms against steps; returns whether anything was drawn."""
     curves = {arm: curve_of(study, step.name) for arm, step in arms(chosen, 0.0).items()}
     if not any(curves.values()):
         return False

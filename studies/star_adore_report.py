@@ -28,7 +28,7 @@ from star_adore_rows import (
 from hardneg.evaluation.significance import holm
 
 NOT_KEPT = "not kept"
-MANY = 1000  # errors of a query, whose share of all errors is shown
+MANY = 1000  # the table shows the share of errors from queries with at least this many
 
 
 def title_of(row: str) -> str:
@@ -38,7 +38,7 @@ def title_of(row: str) -> str:
 
 
 def final_values(study: Study, experiment: str | None, split: str, measure: str) -> Values | None:
-    """The measure of every query with the final model; None where it is not kept."""
+    """The measure of every query with the final model; None if it is not kept."""
     return None if experiment is None else study.values(experiment, split, "final", measure)
 
 
@@ -59,7 +59,7 @@ def quality_table(study: Study, chosen: Namespace) -> str:
 
 
 def baselines(study: Study, chosen: Namespace) -> list[list[object]]:
-    """The lines of what needs no training."""
+    """The lines of the states that need no training."""
     names = [row.steps[0].name for row in first_rows(chosen).values()]  # these start from the encoder
     results = next((found for name in names if (found := study.results(name))), None)
     return [
@@ -83,7 +83,7 @@ def settings_of(study: Study, name: str | None) -> dict[str, Any]:
 
 
 def seconds(study: Study, chosen: Namespace, row: str) -> list[str]:
-    """Seconds of training and of refreshing the negatives meanwhile, warm-up included; of ADORE its own."""
+    """Seconds of training with its warm-up, and of refreshes meanwhile; for ADORE, only its own training."""
     if row.endswith(ADORE):
         steps = [result_of(study, chosen, row) or ""]
     else:
@@ -130,7 +130,7 @@ def tests_table(study: Study, chosen: Namespace) -> str:
 
 
 def errors_table(study: Study, chosen: Namespace) -> str:
-    """Pairwise errors of every row, total and among the first K, and how much of them few queries have."""
+    """Pairwise errors of every row, in all and among the first K, and the share of them that few queries have."""
     lines = []
     for row in chosen.rows:
         name = result_of(study, chosen, row)
@@ -142,7 +142,7 @@ def errors_table(study: Study, chosen: Namespace) -> str:
 
 
 def error_cells(found: dict[str, Any] | None) -> list[str]:
-    """Mean errors, and what the queries with many have."""
+    """The mean errors, the share of queries with many errors, and the share of all errors that these have."""
     if found is None:
         return [NOT_RUN] * 4
     many = [row for row in found["distribution"] if row["least"] >= MANY]
@@ -151,7 +151,7 @@ def error_cells(found: dict[str, Any] | None) -> list[str]:
 
 
 def rates_table(study: Study, chosen: Namespace) -> str:
-    """Dev figures that ADORE's learning rate was chosen by."""
+    """The dev figures by which ADORE's learning rate was chosen."""
     lines = [
         [title_of(row), *(number(study.results(step.name), "dev", "final", MEASURE) for step in steps)]
         for row in chosen.rows
@@ -165,7 +165,7 @@ def rates_table(study: Study, chosen: Namespace) -> str:
 
 
 def grid_table(study: Study, chosen: Namespace, split: str) -> str:
-    """Trained over an index (down), searched over another (across)."""
+    """The table of models trained over one index (down) and searched over another (across)."""
     columns = [*chosen.codes, "exact"]
     names = {"not trained": GRID_FROM, **{str(codes): f"pq-{codes}" for codes in chosen.codes}}
     names["exact"] = result_of(study, chosen, GRID_FROM + ADORE) or ""
@@ -187,7 +187,7 @@ def grid_cell(study: Study, trained: str, name: str, over: str, split: str) -> s
 
 
 def sizes_table(study: Study, chosen: Namespace) -> str:
-    """Bytes of the indexes, and how well they find what exact search finds."""
+    """The bytes of the indexes, and their recall of the hits of exact search."""
     heads = ["codes", "bytes", "of them codes", "smaller than float16", "R@10", "R@100", "ADORE's training, s"]
     lines: list[Sequence[object]] = []
     for codes in chosen.codes:
@@ -229,7 +229,7 @@ def report(study: Study, chosen: Namespace, figure: str | None = None) -> str:
 
 
 def set_up(study: Study, chosen: Namespace) -> str:
-    """What was run, and how."""
+    """A description of the experiments that were run."""
     step = first_rows(Namespace(**{**vars(chosen), "rows": ROWS, "parts": ["rows"]}))["star"].steps[-1]
     words = study.command(step)
     words = ["hardneg", *words[: words.index("--cache")]]

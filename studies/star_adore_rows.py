@@ -1,4 +1,4 @@
-"""What the study of STAR and ADORE is made of: its experiments, and what each shows."""
+"""The experiments of the study of STAR and ADORE, and the rows that show them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "rows": (),
     "grid": (GRID_FROM, GRID_FROM + ADORE),
     "curves": (CURVES_FROM, CURVES_FROM + ADORE),
-}  # and the rows that they need
+}  # each part with the rows that it needs
 ARMS = {"dynamic": "dynamic", "refreshed": "static, refreshed", "static": "static", "random": "random"}
 
 
@@ -31,7 +31,7 @@ def bases(chosen: Namespace) -> list[str]:
 
 
 def first_rows(chosen: Namespace) -> dict[str, Row]:
-    """The models that ADORE starts from, of equal steps; ANCE and STAR share their warm-up."""
+    """The models that ADORE starts from, all with equal steps; ANCE and STAR share their warm-up."""
     steps, half, rate = chosen.steps, chosen.steps // 2, {"learning_rate": chosen.rate}
 
     def warm(name: str, mixture: str, steps: int) -> Step:
@@ -50,18 +50,18 @@ def first_rows(chosen: Namespace) -> dict[str, Row]:
 
 
 def adore(chosen: Namespace, name: str, base: str, rate: float, **settings: object) -> Step:
-    """The query side of a model trained further."""
+    """An experiment of ADORE, which trains the query side of a model further."""
     shape = {"depth": chosen.depth, "cut": chosen.depth, "steps": chosen.adore_steps, "learning_rate": rate}
     return Step(name, "adore", shape | settings, model=base)
 
 
 def tried(chosen: Namespace, base: str) -> list[Step]:
-    """ADORE on top of a model at every rate of the grid."""
+    """The experiments of ADORE on top of a model, one for every rate of the grid."""
     return [adore(chosen, f"{base}{ADORE}-{rate:g}", base, rate) for rate in chosen.adore_rates]
 
 
 def rate_of(study: Study, chosen: Namespace, base: str) -> float | None:
-    """The rate that does best on dev on top of a model; None while one is missing."""
+    """The rate of ADORE that is best on dev on top of a model; None while an experiment is missing."""
     return best_rate(study, [step.name for step in tried(chosen, base)], chosen.adore_rates, MEASURE)
 
 
@@ -74,7 +74,7 @@ def result_of(study: Study, chosen: Namespace, row: str) -> str | None:
 
 
 def compressed(chosen: Namespace, rate: float) -> dict[int, Step]:
-    """ADORE over an index of so many codes a passage."""
+    """The experiments of ADORE over compressed indexes, by the number of codes for each passage."""
     index: dict[str, object] = {"index": "pq", "bits": chosen.bits}
     return {n: adore(chosen, f"pq-{n}", GRID_FROM, rate, **index, subvectors=n) for n in chosen.codes}
 
@@ -85,7 +85,7 @@ def searched_name(trained: str, over: object) -> str:
 
 
 def searches(chosen: Namespace, exact: str) -> dict[str, Step]:
-    """Every model of the grid over every compressed index of the others; ``exact`` is the one over none."""
+    """The searches of each model over the compressed indexes of the others; ``exact`` was trained over none."""
     trained = {str(codes): f"pq-{codes}" for codes in chosen.codes} | {"exact": exact}
     return {
         searched_name(name, over): Step(searched_name(name, over), "search", {"over": over}, model=experiment)
@@ -96,7 +96,7 @@ def searches(chosen: Namespace, exact: str) -> dict[str, Step]:
 
 
 def arms(chosen: Namespace, rate: float) -> dict[str, Step]:
-    """The arms of the figure: they differ in their negatives alone, and their loss weighs no pairs."""
+    """The arms of the figure, which differ only in their negatives; their loss gives all pairs equal weight."""
     shared = {"steps": chosen.curve_steps, "measure_every": chosen.measure_every, "weighted": False}
     settings: dict[str, dict[str, object]] = {
         "dynamic": {"negatives": "dynamic"},

@@ -1,7 +1,7 @@
-"""What a function must not do, shown so that the test cannot go void: when code moves, it fails.
+"""Checks that code does not call a function, which fail if code moves, so that a test cannot become void.
 
-A function replaced by one that raises shows nothing once the code that called it has another name for it. So here
-a control follows, and must reach what was replaced.
+A test could replace the function by one that raises. That shows nothing once the code under test calls the
+function by another name. So here a control follows, which must reach the replaced function.
 """
 
 import inspect
@@ -12,8 +12,8 @@ import pytest
 
 @contextmanager
 def spied(owner, name):
-    """In the block ``owner.name`` does what it does, and its calls are listed: the arguments of each."""
-    held, calls = inspect.getattr_static(owner, name), []  # a name that is not there is an AttributeError
+    """List the calls of ``owner.name`` in the block, by their arguments; the function still does its work."""
+    held, calls = inspect.getattr_static(owner, name), []  # an unknown name raises an AttributeError
     real = held.__func__ if isinstance(held, (staticmethod, classmethod)) else held
 
     def spy(*args, **named):
@@ -27,9 +27,9 @@ def spied(owner, name):
 
 @contextmanager
 def uncalled(owner, *names, control):
-    """Nothing in the block calls these of ``owner``; ``control()``, done after it, does: or the test fails.
+    """Fail unless the block calls none of these functions of ``owner``, and ``control()`` after it calls them all.
 
-    What is called in spite of this is also stopped, as it may do harm.
+    A forbidden call also raises at once, because the function may do harm.
     """
     called = []
 

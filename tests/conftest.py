@@ -14,15 +14,15 @@ import unflushed.sitecustomize
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-# Threads that wait sleep: beside other programs, spinning ones made these tests ten times as slow.
+# Waiting threads sleep: while other programs ran, spinning threads made these tests ten times as slow.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-os.environ.setdefault("HARDNEG_REPORT", "0")  # what trains here is looked at by tests, not by people
+os.environ.setdefault("HARDNEG_REPORT", "0")  # nobody reads reports of trainings in tests
 
 UNFLUSHED = str(Path(unflushed.sitecustomize.__file__).parent)
 PLACES = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place not in ("", UNFLUSHED)]
 os.environ["PYTHONPATH"] = os.pathsep.join([UNFLUSHED, *PLACES])
 
-ALONE = os.environ.get("HARDNEG_TEST_SHARED") == "0"  # as if nothing lay beside the project
+ALONE = os.environ.get("HARDNEG_TEST_SHARED") == "0"  # behave as if the real collections were absent
 SHARED = Path(os.devnull if ALONE else Path(__file__).resolve().parents[2] / "shared" / "data")
 PRECISIONS = ("float32", "bfloat16")
 SMALL = 8 << 20  # bytes
@@ -30,7 +30,7 @@ SMALL = 8 << 20  # bytes
 
 @pytest.fixture(scope="session", autouse=True)
 def sketched():
-    """A learning curve takes a quarter of the time of a tiny experiment: what is published in its place is a stub.
+    """Publish a stub in place of the learning curve, which takes a quarter of the time of a tiny experiment.
 
     The function that draws it is tested in ``test_results.py``, and its place in an experiment in ``test_api.py``.
     """
@@ -48,7 +48,7 @@ def sketched():
 
 @pytest.fixture(scope="session", autouse=True)
 def read_once():
-    """A small model whose files were read before is copied in memory: transformers takes longer to read it."""
+    """Copy small models that were read before in memory, because transformers takes longer to read the files."""
     from hardneg.models import tower
 
     known = OrderedDict()
@@ -72,15 +72,15 @@ def read_once():
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
-    """No test reads or writes the user's cache."""
+    """Give each test its own cache, so that no test reads or writes the user's."""
     monkeypatch.setenv("HARDNEG_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture(params=PRECISIONS)
 def precision(request, monkeypatch):
-    """The test runs twice: as on a machine without hardware for bfloat16, and as on one with it.
+    """Run the test twice: as on a machine without hardware for bfloat16, and as on one with it.
 
-    Where there is none bfloat16 is emulated. The variable reaches processes that the test starts, too.
+    Without such hardware bfloat16 is emulated. The variable also reaches processes that the test starts.
     """
     monkeypatch.setenv("HARDNEG_PRECISION", request.param)
     return request.param
@@ -88,13 +88,13 @@ def precision(request, monkeypatch):
 
 @pytest.fixture
 def in_float32(monkeypatch):
-    """For comparisons with what is computed in float32, and with the truth: in bfloat16 they say nothing."""
+    """Compute in float32, for comparisons with float32 or exact values, which would say nothing in bfloat16."""
     monkeypatch.setenv("HARDNEG_PRECISION", "float32")
 
 
 @pytest.fixture
 def flushes(monkeypatch):
-    """For tests about flushing: here, and in processes that the test starts, the disk is waited for."""
+    """Really flush to the disk, here and in processes that the test starts, for tests about flushing."""
     monkeypatch.setattr(os, "fsync", os.fsync.real)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(PLACES))
 
@@ -109,7 +109,7 @@ def world(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory):
-    """The same without dropout."""
+    """A world like ``world``, whose model has no dropout."""
     from worlds.tiny_world import tiny_world
 
     return tiny_world(tmp_path_factory.mktemp("calm"), dropout=0.0)
@@ -125,7 +125,7 @@ def shared_data():
 
 @pytest.fixture
 def hardneg(capsys, monkeypatch):
-    """Run a command in this process: status, stdout, stderr; what it sets for the process is undone."""
+    """Run a command in this process; gives status, stdout and stderr. Its changes to the process are undone."""
     from hardneg import cli
     from hardneg.process import progress
 
@@ -151,7 +151,7 @@ def hardneg(capsys, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def quiet():
-    """A command that a test runs in this process turns reporting on; the next test must not find it so."""
+    """Turn progress off after a test, because a command that the test ran in this process turns it on."""
     from hardneg.process import progress
 
     yield

@@ -1,11 +1,10 @@
 """Commands and scripts in real processes that begin in a tenth of a second, with everything imported already.
 
-``loaded.Popen`` and ``loaded.run`` are those of ``subprocess`` for ``hardneg …``, ``python -m hardneg …`` and
-``python -c …``. A server, one for each process that runs tests, has imported what commands import, which takes
-seconds of a core. It forks a process for each, which has a number, streams, a working folder, an environment and
-signals of its own. What that does not show is what importing does, and what is read from the environment while
-modules are imported: variables other than those in ``LATE`` must be the server's. Nor does Python take down its
-modules at the end.
+``loaded.Popen`` and ``loaded.run`` replace those of ``subprocess`` for ``hardneg …``, ``python -m hardneg …`` and
+``python -c …``. Each process that runs tests has a server, which has imported the modules of the commands; that
+takes seconds of a core. For each command the server forks a process with its own number, streams, working folder,
+environment and signals. This does not test importing, nor variables that modules read while they are imported: all
+variables but those in ``LATE`` must be the server's. Python also does not take down its modules at the end.
 
 The server has one thread and calculates nothing, so nothing is lost in a fork.
 """
@@ -25,7 +24,7 @@ import threading
 import types
 from pathlib import Path
 
-# Variables that are read when they are needed. All others may be read by a module while it is imported.
+# Variables that are read only when they are needed. A module may read any other variable at import.
 LATE = {
     "HARDNEG_CACHE",
     "HARDNEG_PRECISION",
@@ -51,7 +50,7 @@ MODULES = [
 
 
 class Server:
-    """The server of this process, started when it is needed first; it ends with this process."""
+    """The server of this process, which starts at its first use and ends with this process."""
 
     def __init__(self):
         self.environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -66,7 +65,7 @@ class Server:
         self.process.wait()
 
     def start(self, words, environment, cwd, streams):
-        """Start a process: its number, and a socket that tells its status."""
+        """Start a process; returns its number, and a socket that tells its status."""
         odd = {name for name, _ in self.environment.items() ^ environment.items()} - LATE
         assert not odd, f"{sorted(odd)} may be read by a module while it is imported"
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -76,7 +75,7 @@ class Server:
         return int(ours.recv(100)), ours
 
 
-_servers = {}  # by the process that they belong to: forks of this one start their own
+_servers = {}  # by the owner's process id, because forks of this process start their own servers
 _starting = threading.Lock()
 
 
@@ -89,7 +88,7 @@ def server():
 
 
 class Popen(subprocess.Popen):
-    """``subprocess.Popen`` of a process that is forked from the server, which collects it and tells its status."""
+    """``subprocess.Popen`` of a process forked from the server. The server waits for it and tells its status."""
 
     def _execute_child(
         self,
@@ -151,12 +150,12 @@ def run(command, *, timeout=None, check=False, capture_output=False, **options):
 
 
 def in_studies(patch):
-    """Let studies, whose folder Python must find, run their experiments as such processes."""
+    """Let studies run their experiments as such processes; Python must find the folder of the studies."""
     patch.setattr(importlib.import_module("harness"), "subprocess", types.SimpleNamespace(run=run))
 
 
 def finish(process, timeout=300):
-    """Status, stdout and stderr of a process, which is killed if it takes too long."""
+    """Wait for a process, which is killed if it takes too long; returns status, stdout and stderr."""
     try:
         out, err = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
@@ -170,13 +169,13 @@ def finish(process, timeout=300):
 
 
 def serve(control):
-    """Fork a process for each request until there is nobody who asks; tell the number and the status of each."""
+    """Fork a process for each request until the client closes, and tell the number and the status of each."""
     places = [place for place in sys.path[1:] if place not in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the processes, and for who runs the tests
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the forked processes and for the test runner
     waiting = selectors.DefaultSelector()
     waiting.register(control, selectors.EVENT_READ)
     gc.collect()
-    gc.freeze()  # what is not touched is not copied
+    gc.freeze()  # keeps memory shared with forks, since untouched pages are not copied
     while True:
         for key, _ in waiting.select():
             if key.fileobj is not control:
@@ -207,7 +206,7 @@ def fork():
 
 
 def begin(words, environment, cwd, streams, others, places):
-    """Be the new process: its streams, folder and environment; then what it shall do, as a function."""
+    """Become the new process, with its streams, folder and environment; returns its work as a function."""
     for number, handle in enumerate(streams):
         os.dup2(handle, number)
     for handle in {*streams, *others}:
@@ -237,7 +236,7 @@ def begin(words, environment, cwd, streams, others, places):
 
 
 def end(work):
-    """Do the work, and end as Python does, but for taking down the modules: that would copy all of them first."""
+    """Do the work, and end as Python does, but keep the modules: to take them down would first copy them all."""
     status = 1
     try:
         work()
@@ -247,7 +246,7 @@ def end(work):
     except BaseException as fault:
         sys.excepthook(type(fault), fault, fault.__traceback__)
     try:
-        threading._shutdown()  # other threads end
+        threading._shutdown()  # waits for other threads to end
         atexit._run_exitfuncs()
         sys.stdout.flush()
     except Exception as fault:

@@ -1,7 +1,7 @@
-"""Several processes that train together: as ``torchrun`` starts them, or forked from this one, which is quicker.
+"""Several processes that train together, started by ``torchrun`` or, quicker, forked from this process.
 
-Embedding shards are small, so that there are some to share. One process can be told to fail in one step, or when
-it is about to call a function.
+Embedding shards are small, so that the processes have several to share. A test can let one process fail in one
+step, or when it is about to call a function.
 """
 
 import faulthandler
@@ -19,9 +19,9 @@ import numpy as np
 
 from faults.forked import fork
 
-FAIL = "FAIL"  # environment: rank:step:how, by a fault or by a signal (kill)
-DIE = "DIE"  # environment: module:function:n, at whose n-th call (from 1) rank 0 is killed,
-DIE_RANK = "DIE_RANK"  # or another one
+FAIL = "FAIL"  # environment: rank:step:how; the process ends by a fault, or by a signal (kill)
+DIE = "DIE"  # environment: module:function:n; at its n-th call (from 1) rank 0 is killed,
+DIE_RANK = "DIE_RANK"  # or the rank that this variable names
 
 
 def command_of(data, model, out, settings, recipe="ance-tele"):
@@ -31,7 +31,7 @@ def command_of(data, model, out, settings, recipe="ance-tele"):
 
 
 def torchrun(count, arguments, log, **environment):
-    """Start ``hardneg`` in so many processes; what they and the launcher say goes to the file ``log``."""
+    """Start ``hardneg`` in ``count`` processes; their stderr and the launcher's goes to the file ``log``."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count), __file__]
     environment = os.environ | {"OMP_NUM_THREADS": "1"} | environment
     with open(log, "w") as stream:
@@ -39,17 +39,17 @@ def torchrun(count, arguments, log, **environment):
 
 
 def forked(count, arguments, log):
-    """Run ``hardneg`` in so many processes; their exit statuses."""
+    """Run ``hardneg`` in ``count`` forked processes; returns their exit statuses."""
     return together(count, lambda rank: run(arguments), log)
 
 
 def together(count, work, log):
-    """Call ``work(rank)``, which gives an exit status, in so many processes of one launch; all statuses."""
+    """Call ``work(rank)``, which returns an exit status, in ``count`` processes; returns all statuses."""
     return [wait(child) for child in launch(count, work, log)]
 
 
 def started(count, arguments, log, **environment):
-    """Start ``hardneg`` in so many processes, with more in the environment, and do not wait."""
+    """Start ``hardneg`` in ``count`` processes with additional environment variables, and do not wait."""
 
     def work(rank):
         os.environ.update(environment)
@@ -59,7 +59,7 @@ def started(count, arguments, log, **environment):
 
 
 def launch(count, work, log):
-    """Start so many processes of one launch, each of which calls ``work(rank)``; their process ids."""
+    """Start ``count`` processes of one launch, each of which calls ``work(rank)``; returns their process ids."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
@@ -79,7 +79,7 @@ def launch(count, work, log):
 
 
 def in_group(count, work, log):
-    """Call ``work(rank)`` in so many processes of an open group; it must succeed."""
+    """Call ``work(rank)`` in ``count`` processes of an open group; all must succeed."""
     from hardneg.process.distributed import group
 
     def start(rank):
@@ -92,7 +92,7 @@ def in_group(count, work, log):
 
 
 def wait(child, seconds=300):
-    """The exit status of a child, which is killed if it takes too long."""
+    """Wait for a child, which is killed if it takes too long; returns its exit status."""
     end = time.monotonic() + seconds
     while not (found := os.waitpid(child, os.WNOHANG))[0]:
         if time.monotonic() > end:
@@ -102,7 +102,7 @@ def wait(child, seconds=300):
 
 
 def finish(count, arguments, log):
-    """Run to the end; it must succeed."""
+    """Run ``hardneg`` in ``count`` processes to the end; all must succeed."""
     assert forked(count, arguments, log) == [0] * count, Path(log).read_text()
 
 
@@ -126,7 +126,7 @@ def die_at(module, name, count):
 
 
 def run(arguments):
-    """What each process runs."""
+    """Run ``hardneg`` in this process, with the failure that the environment asks for."""
     from hardneg import cli
     from hardneg.errors import InputError
     from hardneg.search import embeddings

@@ -1,4 +1,4 @@
-"""AR2's losses one number at a time, as the formulas have them; the positive is the first of each list."""
+"""AR2's losses, computed one number at a time as in the formulas; the positive is the first of each list."""
 
 import math
 
@@ -27,7 +27,7 @@ def slow_p_theta(scores, ranker):
 
 
 def slow_expected(scores, ranker):
-    """Eq. 9, whose gradient is that of Eq. 10."""
+    """The loss of Eq. 9, whose gradient is that of Eq. 10."""
     p = softmax(scores[1:])
     return sum(p[i] * math.log(sigmoid(ranker[0] - ranker[1 + i])) for i in range(len(p)))
 
@@ -52,7 +52,7 @@ def slow_entropy(scores):
 
 
 def slope(function, scores, k, step=1e-5):
-    """The derivative of a function of a list by its k-th number, as a difference."""
+    """The derivative of a function of a list by its k-th number, as a finite difference."""
     up, down = list(scores), list(scores)
     up[k] += step
     down[k] -= step

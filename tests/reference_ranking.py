@@ -1,4 +1,4 @@
-"""Scores and LambdaRank, pair by pair."""
+"""Slow references for scores and LambdaRank, pair by pair."""
 
 import math
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def slow_score(query, passage):
-    """Float64 products, padded to a power of two and added in halves; then float32."""
+    """The score of one pair: float64 products, padded to a power of two and added in halves; then float32."""
     terms = np.zeros(1 << (len(query) - 1).bit_length())
     terms[: len(query)] = query.astype(np.float64) * passage.astype(np.float64)
     while len(terms) > 1:

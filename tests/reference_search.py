@@ -1,4 +1,4 @@
-"""Exact search once more, as a full sort of float64 scores, and the layouts that must not change a bit of it."""
+"""A slow reference for exact search (a full sort of float64 scores), and layouts that must not change a bit."""
 
 from contextlib import contextmanager
 
@@ -10,7 +10,7 @@ from hardneg.process import cpu
 from hardneg.process.hardware import byte_products_are_exact, has_byte_kernels
 from hardneg.search.exact import ExactIndex
 
-# Shards, queries and passages of a product, and what the product is computed in.
+# The number of shards, the queries (tile) and passages (chunk) of a product, and the precision of the product.
 LAYOUTS = [
     (1, {}),
     (1, {"precision": "float64"}),
@@ -27,7 +27,7 @@ MULTIPLIES_BYTES = has_byte_kernels() and byte_products_are_exact()
 
 @contextmanager
 def bytes_multiply():
-    """In the block products of bytes are exact: a slow one stands in where the processor makes none."""
+    """Use exact products of bytes within the block; a slow one stands in if the processor has none."""
 
     def product(left, right, *, out):
         return out.copy_(left.double() @ right.double())  # whole numbers below 2^53

@@ -1,4 +1,4 @@
-"""Make ``src/hardneg/api/keywords.py``: the settings of every recipe as typed keywords of what trains.
+"""Make ``src/hardneg/api/keywords.py``: every recipe's settings as typed keywords of the functions that train.
 
 ``make reference`` writes it too. A test compares the module with what this script would write.
 """
@@ -69,7 +69,7 @@ def fields_of(recipe: Recipe) -> dict[str, str]:
 
 
 def options() -> dict[str, str]:
-    """The arguments of training that are no settings, with their types."""
+    """The arguments of training functions that are no settings, with their types."""
     known = inspect.signature(prepare).parameters.items()
     return {name: str(one.annotation) for name, one in known if name not in POSITIONAL}
 
@@ -88,7 +88,7 @@ def class_of(
 
 
 def docstring(text: str) -> Iterator[str]:
-    """What a setting means, below it, where editors look for it."""
+    """The meaning of a setting as a docstring below it, where editors look for it."""
     line = f'    """{text}"""'
     if len(line) <= WIDTH:
         yield line
@@ -103,7 +103,7 @@ def docstring(text: str) -> Iterator[str]:
 
 
 def told(annotation: Any) -> str:
-    """A type as one writes it, without bounds; what is a list may be one value."""
+    """A type as people write it, without bounds; a list may also be one value."""
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         return told(inner[0])

@@ -81,7 +81,7 @@ VERBS: dict[str, tuple[str, ...]] = {
 
 
 def default_of(recipe: Recipe, name: str) -> Any:
-    """Find the default of a setting; ``...`` where it has none."""
+    """Find the default of a setting; ``...`` if it has none."""
     field = recipe.settings.model_fields[name]
     if name in BY_MACHINE:
         return BY_MACHINE[name]
@@ -119,7 +119,7 @@ END = {"maximum": "to", "exclusiveMaximum": "below"}
 
 
 def values_of(recipe: Recipe, name: str, meaning: Meaning) -> str:
-    """Describe what a setting takes: its unit and bounds, or its words."""
+    """Describe the values of a setting: its unit and bounds, or its words."""
     field = recipe.settings.model_fields[name]
     schema = recipe.settings.model_json_schema()["properties"][name]
     if bool in (field.annotation, *typing.get_args(field.annotation)):
@@ -155,7 +155,7 @@ def same_everywhere() -> set[str]:
 
 
 def table_of(recipe: Recipe, names: Iterable[str]) -> Iterator[str]:
-    """Make the tables of some settings, by group."""
+    """Make the tables of the given settings, one for each group."""
     left = set(names)
     for group, members in GROUPS.items():
         rows = [row_of(recipe, name) for name in members if name in left]
@@ -303,7 +303,7 @@ def methods_of(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the documented public methods and properties that a class itself defines."""
     for name, member in vars(value).items():
         inner = getattr(member, "__func__", getattr(member, "fget", member))
-        ours = not name.startswith(("_", "model_"))  # pydantic puts methods of its own into a class
+        ours = not name.startswith(("_", "model_"))  # pydantic adds its own methods to a class
         if ours and callable(inner) and getattr(inner, "__doc__", None):
             yield name, inner
 

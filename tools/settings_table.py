@@ -1,4 +1,4 @@
-"""Make the table of all settings that ``hardneg settings`` reads, so that it need not load their classes.
+"""Make the table of all settings, which ``hardneg settings`` reads instead of loading the classes of settings.
 
 ``make reference`` writes it. A test compares it with what this script would write.
 """

@@ -1,4 +1,4 @@
-"""``python benchmarks/quality``: the study; its contenders and tests are processes of the same program."""
+"""The program ``python benchmarks/quality`` runs the study, and its contenders and tests as further processes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 BENCHMARKS = Path(__file__).resolve().parents[1]
 
 
-PARENT = "QUALITY_PARENT"  # the study's process, in the environment of those that it starts
+PARENT = "QUALITY_PARENT"  # variable that tells child processes the process id of the study
 
 
 def die_with_parent() -> None:
-    """So that a study that is killed leaves nobody behind who takes processor time (Linux)."""
+    """Let this process die with the study, so that a killed study leaves no process that takes time (Linux)."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     if str(os.getppid()) != os.environ.get(PARENT, str(os.getppid())):
         raise SystemExit("the study has ended")

@@ -1,7 +1,7 @@
 """A cell of the study: one contender, on one collection, from one start, in so many minutes, with one seed.
 
-What a cell came to is one small file without texts or ids. A study that is killed goes on with the next cell whose
-file is missing.
+The outcome of a cell is one small file without texts or ids. A study that was killed goes on with the next cell
+whose file is missing.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ LARGE = 200_000  # bytes beyond which the kept file is compressed
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """What tells a cell from all others.
+    """The six values that identify a cell of the study.
 
     Attributes
     ----------
-    collection : what people call it.
+    collection : its name for people.
     size : ``full``, or how many training queries were drawn at random.
     start : the model as it is, or with its top layers drawn anew.
-    minutes : from texts to model; 0 for what is not trained.
+    minutes : from texts to model; 0 if nothing is trained.
     """
 
     collection: str
@@ -48,32 +48,32 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """The name of the cell's file."""
         called = self.collection.replace(":", "-").replace("/", "-")
         return f"{called}.{self.size}.{self.start}.{self.minutes:g}min.{self.contender}.seed-{self.seed}"
 
     @property
     def reference(self) -> bool:
-        """Whether it is not trained."""
+        """Whether the cell is a reference, which is not trained."""
         return self.contender in REFERENCES
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a cell came to.
+    """The outcome of one cell.
 
     Attributes
     ----------
-    cell : which one.
+    cell : the cell.
     seconds : from the start of the contender's process to its model.
-    stages : seconds by what they were spent on.
-    runs : what each run of the contender was: point, steps, seconds, dev by state.
-    chosen : point, state and dev of the model, and the dev of the model before training.
+    stages : seconds of each stage.
+    runs : point, steps, seconds, and dev by state of each run of the contender.
+    chosen : point, state and dev of the model that was chosen, and dev of the model before training.
     facts : versions, processor, threads, lengths, precision.
     queries : the test measures of every query, in the order of their ids, packed.
     collection : digest of the collection, whose test queries all sizes share.
-    fused : ``queries``, the same of the run fused with BM25's, and ``weight``, BM25's there. Empty for BM25, and
-        for cells that were made before this was asked.
+    fused : ``queries``, the test measures of the run fused with BM25's, and ``weight``, BM25's weight in the
+        fusion. Empty for BM25, and for cells that were made before fusion was measured.
     """
 
     cell: Cell
@@ -88,7 +88,7 @@ class Outcome:
     fused: dict[str, Any] = field(default_factory=dict)
 
     def values(self, measure: str) -> Values:
-        """A measure of every test query."""
+        """The values of a measure, one for every test query."""
         return unpacked(self.queries[measure])
 
     @property
@@ -98,22 +98,22 @@ class Outcome:
 
     @property
     def over(self) -> bool:
-        """Whether it took more than a twentieth longer than it had."""
+        """Whether the cell took more than its time by over a twentieth."""
         return self.cell.minutes > 0 and self.seconds > 63 * self.cell.minutes
 
     def as_json(self) -> str:
-        """One line."""
+        """The outcome as one line of JSON."""
         return json.dumps(asdict(self), ensure_ascii=False, sort_keys=True)
 
 
 def of_json(line: str) -> Outcome:
-    """What a line says."""
+    """Read an outcome from its line of JSON."""
     known = json.loads(line)
     return Outcome(**{**known, "cell": Cell(**known["cell"])})
 
 
 def packed_all(values: dict[str, Values]) -> dict[str, Any]:
-    """Measures of every query, in few characters."""
+    """Pack the measures of every query into few characters."""
     return {measure: packed(of_query, measure) for measure, of_query in values.items()}
 
 
@@ -121,12 +121,12 @@ def packed_all(values: dict[str, Values]) -> dict[str, Any]:
 
 
 def file_of(folder: Path, cell: Cell) -> Path:
-    """Where a cell's outcome stands."""
+    """The file of a cell's outcome."""
     return folder / "cells" / f"{cell.name}.json.gz"
 
 
 def write(folder: Path, outcome: Outcome) -> None:
-    """Keep what a cell came to; there is never half of a file."""
+    """Write a cell's outcome to its file; a reader never sees half of a file."""
     path = file_of(folder, outcome.cell)
     path.parent.mkdir(parents=True, exist_ok=True)
     with publish_file(path) as stream:
@@ -140,7 +140,7 @@ def read_cells(folder: Path) -> dict[Cell, Outcome]:
 
 
 def read_kept(path: Path | None) -> dict[Cell, Outcome]:
-    """The cells of a kept file, compressed or not; none where there is no file."""
+    """The cells of a kept file, compressed or not; empty if there is no file."""
     found = [] if path is None else [place for place in (path, zipped(path)) if place.is_file()]
     if not found:
         return {}
@@ -150,7 +150,7 @@ def read_kept(path: Path | None) -> dict[Cell, Outcome]:
 
 
 def save_kept(path: Path, outcomes: Iterable[Outcome]) -> None:
-    """Write a line each, in order; compressed, without a time, where that is much."""
+    """Write one line for each outcome, in order. A large file is compressed, without a time in it."""
     data = "".join(one.as_json() + "\n" for one in sorted(outcomes, key=lambda one: one.cell)).encode()
     large = len(data) > LARGE
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -170,10 +170,10 @@ def all_cells(
     contenders: Sequence[str],
     seeds: Sequence[int],
 ) -> list[Cell]:
-    """The cells of a study: what is not trained, then seed by seed; contenders of one comparison stand together.
+    """The cells of a study: first the references, then seed by seed; cells of one comparison are neighbours.
 
-    So a drift of the machine meets those alike that are compared, and a study that is stopped has whole
-    comparisons.
+    So a drift of the machine affects all contenders of a comparison alike, and a study that was stopped has
+    complete comparisons.
     """
     cells = [Cell(name, FULL, AS_IS, BM25, 0, 0) for name in collections]
     cells += [Cell(name, FULL, start, UNTRAINED, 0, 0) for name in collections for start in starts]
@@ -190,7 +190,7 @@ def all_cells(
 
 
 def hours(cells: Iterable[Cell], jobs: int = 1, besides: float = 60.0) -> float:
-    """Hours that cells take; ``besides`` seconds go to each for its test and its start."""
+    """Hours that cells take; each cell also takes ``besides`` seconds for its start and its test."""
     return sum(60 * cell.minutes + besides for cell in cells) / 3600 / jobs
 
 

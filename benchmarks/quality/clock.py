@@ -1,7 +1,7 @@
 """A contender's clock: it began when the process was started, so imports count.
 
-It counts seconds, or the processor time of the contender's process. Processor time means something with one thread
-alone: threads that wait for each other may take it or not. It is what lets a study run on a machine that is used.
+The clock counts seconds, or the processor time of the contender's process. Processor time is meaningful only with
+one thread, because threads that wait for each other may count or not. It allows a study on a machine that is used.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Kind = Literal["wall", "processor"]
 
 
 class Clock:
-    """Counts the seconds of a cell, and writes down what happens.
+    """A clock that counts the seconds of a cell, and logs what happens.
 
     Parameters
     ----------
     begun : when the process was started, in seconds since the epoch.
     budget : seconds from there to the model.
     log : file of JSON lines.
-    kind : whether seconds pass, or the processor time of this process and of those that it waited for.
+    kind : ``wall`` counts seconds; ``processor`` counts processor time of this process and its ended children.
     """
 
     def __init__(self, begun: float, budget: float, log: Path, kind: Kind = "wall") -> None:
@@ -34,7 +34,7 @@ class Clock:
         self.stages: dict[str, float] = {}
 
     def now(self) -> float:
-        """What the clock shows."""
+        """The time that the clock shows."""
         if self.kind == "wall":
             return time.time()
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -56,12 +56,12 @@ class Clock:
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Count the block for a stage."""
+        """Count the time of the block for a stage."""
         begun = self.now()
         yield
         self.spend(name, self.now() - begun)
 
     def note(self, **facts: Any) -> None:
-        """A line of the log."""
+        """Write one line to the log."""
         with open(self.log, "a") as stream:
             stream.write(json.dumps({"elapsed": round(self.elapsed, 2), **facts}) + "\n")

@@ -1,4 +1,4 @@
-"""Who is better than whom on test: paired tests over queries, corrected together."""
+"""Paired tests over queries between contenders on test, corrected together."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from quality.material import DEV
 
 @dataclass(frozen=True)
 class Tested:
-    """One of ours against another, on the seeds that both have."""
+    """The test of one of our contenders against another one, on the seeds that both have."""
 
     group: Group
     contender: str
@@ -44,7 +44,7 @@ def tests_of(known: Known, groups: Sequence[Group]) -> list[Tested]:
 
 
 def tests_of_group(known: Known, group: Group, measure: str) -> list[Tested]:
-    """Each of ours against the best peer, the plainest one and the model before training."""
+    """Tests of each of our contenders against the best peer, the plainest peer and the model before training."""
     names = contenders_of(known, group)
     peer = best_peer(known, group, measure)
     others = list(
@@ -63,7 +63,7 @@ def best_peer(known: Known, group: Group, measure: str) -> str | None:
 
 
 def tested(known: Known, group: Group, a: str, b: str, peer: bool, measure: str) -> Tested | None:
-    """One against another; None where they share no seed."""
+    """Test one contender against another; None if they share no seed."""
     x = by_seed(of_contender(known, group, a))
     y = by_seed(of_contender(known, group, b))
     if b == UNTRAINED:
@@ -72,19 +72,19 @@ def tested(known: Known, group: Group, a: str, b: str, peer: bool, measure: str)
 
 
 def by_seed(found: Iterable[Outcome]) -> dict[int, Outcome]:
-    """The cells of a contender."""
+    """The cells of a contender, by seed."""
     return {one.cell.seed: one for one in found}
 
 
 def for_each(seeds: Iterable[int], found: Sequence[Outcome]) -> dict[int, Outcome]:
-    """What is not trained, for every seed."""
+    """The one cell of a reference, for every seed."""
     return {seed: one for seed in seeds for one in found}
 
 
 def on_shared_seeds(
     who: Tested, x: Mapping[int, Outcome], y: Mapping[int, Outcome], measure: str
 ) -> Tested | None:
-    """The test of cells by their seed; None where no seed has both."""
+    """Test cells of the seeds that both contenders have; None if there is no such seed."""
     seeds = sorted(set(x) & set(y))
     if not seeds:
         return None
@@ -103,13 +103,13 @@ def corrected(tests: Sequence[Tested]) -> list[Tested]:
 
 
 def told_fact(one: Outcome, name: str) -> str:
-    """A condition of a cell, as the page says it; what older cells do not say was the only way then."""
+    """A condition of a cell, as the page says it. If an old cell lacks it, it was the only choice at that time."""
     value = one.facts.get(name, {"clock": "wall", "dev": DEV}.get(name))
     return "all" if value is None else str(value)
 
 
 def check_same(found: Sequence[Outcome]) -> None:
-    """Refuse to compare what was not asked the same, or not under the same conditions."""
+    """Refuse to compare cells that were tested on different data, or made under different conditions."""
     if len({one.collection for one in found}) > 1:
         raise SystemExit(f"{found[0].cell.name}: the collection has changed since; run its cells anew (--anew)")
     for name in ("threads", "clock", "device", "precision", "length", "model", "dev", "dev_passages"):

@@ -1,4 +1,4 @@
-"""A contender's process: it gets an order, spends its time by the rule, and hands in a model and what it did."""
+"""A contender's process: it gets an order, spends its time by the rule, and hands in a model and a record."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def serve(path: Path) -> None:
 
 
 def hand_in(result: Result, base: Path, model: Path) -> None:
-    """Put the model where it is looked for."""
+    """Put the model into the folder where the study looks for it."""
     shutil.copytree(result.model or base, model)
 
 
 def set_threads(threads: int) -> None:
-    """As many as the environment says, whatever a library would choose."""
+    """Set the number of threads that the environment says, whatever a library would choose."""
     import torch
 
     assert os.environ["OMP_NUM_THREADS"] == str(threads)

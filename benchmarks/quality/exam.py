@@ -1,4 +1,4 @@
-"""What a model comes to on test: one search and the same measures for every contender's model, off the clock."""
+"""The test of a model: one search and the same measures for every contender's model, outside of its time."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from quality.cells import DEPTH, MEASURES
 
 @dataclass(frozen=True)
 class Exam:
-    """What a model came to.
+    """The measures of a model on test.
 
     Attributes
     ----------
     values : every measure of every test query, in the order of their ids.
-    fused : the same for its run fused with BM25's, and ``weight``, BM25's there; None for BM25 itself.
-    collection : the digest of what was asked.
+    fused : the same for the model's run fused with BM25's, where BM25 has ``weight``; None for BM25 itself.
+    collection : the digest of the ids of test queries and passages.
     """
 
     values: dict[str, Values]
@@ -35,7 +35,7 @@ def examine(data: Path, model: Path | None, cache: Path, device: str = "cpu") ->
 
     Parameters
     ----------
-    model : None: BM25.
+    model : folder of the model; None: test BM25.
     """
     import hardneg as hn
     from hardneg.api.inputs import collection_of
@@ -70,7 +70,7 @@ def examine(data: Path, model: Path | None, cache: Path, device: str = "cpu") ->
 
 
 def measured(place: Path, collection: Any) -> tuple[dict[str, Values], str]:
-    """Every measure of every test query of a run, in the order of their ids, and the digest of what was asked."""
+    """Every measure of every test query of a run, in the order of the ids, and the digest of all ids."""
     from hardneg.data.formats.trec import read_runs
     from hardneg.evaluation.measures import evaluate, parse_measures
 
@@ -83,7 +83,7 @@ def measured(place: Path, collection: Any) -> tuple[dict[str, Values], str]:
 
 
 def digest_of(collection: Any, names: list[str]) -> str:
-    """What says that two cells were asked the same; sizes differ in training queries alone."""
+    """The digest of the ids of test queries and passages; all sizes share it, as only training queries differ."""
     import hashlib
 
     ids = collection.passage_ids

@@ -1,4 +1,4 @@
-"""What each model comes to with BM25 beside it: their runs, fused by weights that dev chose."""
+"""The quality of each model fused with BM25; the weights of the fusion were chosen on dev."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tests_of_fusion(known: Known, groups: Sequence[Group]) -> list[Tested]:
 
 
 def tests_of_group(known: Known, group: Group) -> Iterator[Tested | None]:
-    """Each fused run against its model, BM25 and the untrained model, fused; ours against the plainest peer."""
+    """Tests of fused runs against their model, BM25 and the untrained model, fused; ours also against a peer."""
     before = [one.as_fused for one in fused_of(known, group, UNTRAINED)]
     plain = {seed: one.as_fused for seed, one in by_seed(fused_of(known, group, PLAINEST)).items()}
     for contender in (UNTRAINED, *contenders_of(known, group)):

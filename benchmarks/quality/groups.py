@@ -27,13 +27,13 @@ class Group:
 
     @property
     def title(self) -> str:
-        """Of its table."""
+        """The title of the group's table."""
         pairs = "all training queries" if self.size == FULL else f"{self.size} training queries, drawn at random"
         return f"{self.collection}, {pairs}, {STARTS[self.start]}, {self.minutes:g} minutes"
 
 
 def groups_of(known: Known) -> list[Group]:
-    """What is compared, in order."""
+    """The groups that are compared, in order."""
     cells = (cell for cell in known if not cell.reference)
     return sorted(
         {Group(c.collection, c.size, c.start, c.minutes) for c in cells},
@@ -54,14 +54,14 @@ def of_contender(known: Known, group: Group, contender: str) -> list[Outcome]:
 
 
 def reference(known: Known, group: Group, contender: str) -> list[Outcome]:
-    """What is not trained."""
+    """The cells of a reference, which is not trained."""
     start = AS_IS if contender == BM25 else group.start
     one = known.get(Cell(group.collection, FULL, start, contender, 0, 0))
     return [] if one is None else [one]
 
 
 def contenders_of(known: Known, group: Group) -> list[str]:
-    """Who has a cell in a group: peers first."""
+    """The contenders that have a cell in a group, peers first."""
     names = {c.contender for c in known if not c.reference and of_contender(known, group, c.contender)}
     return sorted(names, key=lambda name: (name.startswith(OURS), name))
 

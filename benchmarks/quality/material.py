@@ -1,7 +1,7 @@
-"""What contenders are given, made before any clock runs: a collection with its splits, and a model to start from.
+"""The material of contenders, made before any clock runs: a collection with its splits, and a model to start from.
 
-The collection has the splits train, dev and test: all train, choose and are judged by the same queries. The model
-is a sentence-transformers folder whose texts are cut at one length: all read the same tokens.
+The collection has the splits train, dev and test, so all contenders train, choose and are tested with the same
+queries. The model is a sentence-transformers folder that cuts texts at one length, so all read the same tokens.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import numpy as np
 from quality.cells import ANEW, FULL, Cell
 
 LENGTH = 64
-DEV = 500  # queries that choose, at most
+DEV = 500  # the most dev queries, which choose the state
 ANEW_LAYERS, ANEW_SEED = 3, 0
-SPLITS_SEED = 0  # of the queries held out for dev where a collection has none
-MAKING = Lock()  # cells that run at a time share what is made
+SPLITS_SEED = 0  # seed of the queries that are held out if a collection has no dev
+MAKING = Lock()  # cells that run at the same time share the material
 
 
 def collection_folder(data: str, size: str, seed: int, folder: Path, dev: int = DEV) -> Path:
-    """The canonical collection of a size, with ``dev`` queries to choose by; a random part is of that seed."""
+    """The canonical collection of a size, with ``dev`` dev queries; ``seed`` draws its training queries."""
     from hardneg.api.inputs import collection_of
     from hardneg.data.collection import Collection
 
@@ -45,7 +45,7 @@ def collection_folder(data: str, size: str, seed: int, folder: Path, dev: int = 
 
 
 def splits_of(whole: Any, size: str, seed: int, queries: int = DEV) -> dict[str, dict[str, dict[str, int]]]:
-    """Judgements by split and query: train cut to a size, dev to so many queries, test whole."""
+    """Judgements by split and query: train cut to a size, dev cut to ``queries`` queries, test whole."""
     from hardneg.data.training_data import choose_splits
 
     parts = choose_splits(whole, seed=SPLITS_SEED)
@@ -57,7 +57,7 @@ def splits_of(whole: Any, size: str, seed: int, queries: int = DEV) -> dict[str,
 
 
 def judged(whole: Any, part: Any) -> dict[str, dict[str, int]]:
-    """Grades by ids of queries and passages; of positives 1."""
+    """Grades by ids of queries and passages; 1 if the part holds positives without grades."""
     names = whole.query_ids.take(part.query_rows)
     ends = part.offsets.tolist()
     grades = getattr(part, "grades", np.ones(len(part.passage_rows), np.int32)).tolist()
@@ -69,7 +69,7 @@ def judged(whole: Any, part: Any) -> dict[str, dict[str, int]]:
 
 
 def drawn(queries: dict[str, Any], n: int, seed: int) -> dict[str, Any]:
-    """So many of them at random, in order of their ids."""
+    """Draw ``n`` of the queries at random, in order of their ids."""
     names = sorted(queries)
     chosen = np.random.default_rng(seed).permutation(len(names))[:n]
     return {names[i]: queries[names[i]] for i in sorted(chosen.tolist())}
@@ -101,12 +101,12 @@ def base_folder(model: str, start: str, length: int, folder: Path) -> Path:
 
 
 def pool_file(collection: Path, passages: int) -> Path:
-    """Where the ids of the passages are kept among which dev is judged."""
+    """The file of the ids of the passages among which dev is judged."""
     return collection.with_name(f"{collection.name}.dev-pool-{passages}.json")
 
 
 def make_pool(collection: Path, passages: int) -> None:
-    """Keep them: the first so many that BM25 finds for each dev query, and the positives, as hardneg judges."""
+    """Write the ids of BM25's first passages for each dev query, and of the positives, as hardneg judges dev."""
     from hardneg.api.inputs import collection_of
     from hardneg.search.bm25 import bm25_run
 

@@ -1,4 +1,4 @@
-"""hardneg's contenders: ``finetune`` presets as the command runs them, told how long, how fast and how warm."""
+"""hardneg's contenders: ``finetune`` presets as the command runs them, with given steps, rate and scale."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Stage:
     settings: Mapping[str, Any] = field(default_factory=dict)
     share: float = 1.0
     preset: str = "finetune"
-    schedules: float = 1.0  # steps that are made by steps of the schedule: episodes make more
+    schedules: float = 1.0  # steps made / steps of the schedule; above 1 with several episodes
 
 
-TELE = 1.5  # of two episodes the first makes half of a schedule
+TELE = 1.5  # two episodes: the first one makes half of a schedule
 SOME = {"mine_passages": 5}
 CONTENDERS: dict[str, tuple[Stage, ...]] = {
     "hardneg-warmup": (Stage("warmup"),),
@@ -46,7 +46,7 @@ CONTENDERS: dict[str, tuple[Stage, ...]] = {
 
 
 class Ours:
-    """Trains by one of them.
+    """Trains one of hardneg's contenders.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class Ours:
             tune(order["threads"])  # as the commands do
 
     def train(self, point: Point, steps: int, looks: int, name: str) -> Run:
-        """A run: its stages one after the other, each from the best model of the one before."""
+        """Make a run: its stages one after the other, each from the best model of the stage before."""
         begun, clock, found = time.time(), self.clock.now(), []
         model = str(self.order["base"])
         for number, stage in enumerate(self.stages):
@@ -79,7 +79,7 @@ class Ours:
         return told(found, self.folder / f"{name}-{len(self.stages) - 1}", point, spent, self.clock, slowed)
 
     def _judged(self, stage: Stage) -> dict[str, Any]:
-        """On all queries of dev, as for everyone; among how many passages, but ADORE ranks all of them anyway."""
+        """Judge all dev queries, among as many passages as for everyone; ADORE ranks all passages anyway."""
         queries: dict[str, Any] = {"dev_queries": None}
         return queries if stage.recipe == "adore" else queries | {"dev_passages": self.order["dev_passages"]}
 
@@ -114,20 +114,20 @@ class Ours:
 
 
 def timing_of(out: Path) -> list[dict[str, Any]]:
-    """What took how long, in order."""
+    """The rows of the timing, in order."""
     return [json.loads(line) for line in (out / "timing.jsonl").read_text().splitlines()]
 
 
 def told(
     found: list[dict[str, Any]], out: Path, point: Point, seconds: float, clock: Clock, slowed: float = 1.0
 ) -> Run:
-    """What a run of several stages came to, with what a step and a measurement took in it.
+    """The outcome of a run of several stages, with the seconds of a step and of a measurement.
 
     Parameters
     ----------
-    slowed : seconds that passed for one of the clock's: hardneg's own timing is of those that passed.
+    slowed : seconds that passed for each second of the clock; hardneg's own timing is in seconds that passed.
 
-    What mining takes is fixed, unless it is for the queries of the schedule alone: then it grows with the steps.
+    The time of mining is fixed, unless it is only for the queries of the schedule: then it grows with the steps.
     """
     rows = [by_clock(row, slowed) for one in found for row in alone([*one["timing"]])]
     mined = sum(row["seconds"] for one in found if one["grows"] for row in one["timing"] if row["stage"] == "mine")
@@ -162,7 +162,7 @@ def told(
 
 
 def alone(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows, those of mining without the encodings and searches that have rows of their own within them."""
+    """The rows of the timing; rows of mining without the encodings and searches in it that have their own rows."""
     return [
         row | {"seconds": row["seconds"] - sum(other["seconds"] for other in rows if within(other, row))}
         if row["stage"] == "mine"
@@ -172,19 +172,19 @@ def alone(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def within(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether a stage ran while ``other`` did, as a part of it; times are kept to the millisecond."""
+    """Whether a stage ran as a part of stage ``other``; times are kept to the millisecond."""
     if row is other or row["begun"] + 0.001 < other["begun"]:
         return False
     return row["begun"] + row["seconds"] <= other["begun"] + other["seconds"] + 0.01
 
 
 def by_clock(row: dict[str, Any], slowed: float) -> dict[str, Any]:
-    """A row of the timing in seconds of the clock."""
+    """A row of the timing, converted to seconds of the clock."""
     return row | {name: row[name] / slowed for name in ("begun", "seconds")}
 
 
 def dev_of(stages: list[dict[str, float]]) -> dict[str, float]:
-    """Dev by state of a run's stages; what a later stage begins with is the best of the one before, and known."""
+    """Dev by state of a run's stages; the start of a later stage is the best of the one before, so left out."""
     dev = dict(stages[0])
     for number, of in enumerate(stages[1:], 2):
         dev |= {f"stage-{number}-{state}": value for state, value in of.items() if state != UNTRAINED}
@@ -192,7 +192,7 @@ def dev_of(stages: list[dict[str, float]]) -> dict[str, float]:
 
 
 def gaps_of(rows: list[dict[str, Any]]) -> list[float]:
-    """Seconds between two pieces of training that nothing but a measurement parts."""
+    """Seconds between two pieces of training with only a measurement between them."""
     trained = [row for row in rows if row["stage"] in ("train", "mine")]
     return [
         second["begun"] - first["begun"] - first["seconds"]

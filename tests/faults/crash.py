@@ -1,4 +1,4 @@
-"""Every command is stopped, or refused by the disk, at every point of its way: then it is run again, and compared.
+"""Stop every command, or let the disk refuse it, at every point; then run it again and compare the results.
 
     python -m faults.crash [--sample N --seed S] [--commands import,encode,...] [--jobs N]      (make crash)
     python -m faults.crash --commands train --only 123-power                      one case again
@@ -6,8 +6,8 @@
 A point is a moment at which what is on the disk changes (``hardneg.storage.disk.point``). A case ends a process
 there: by SIGKILL before the change (kill) or half way through a write (tear), by SIGKILL with the loss of all that
 was not flushed (power), by Ctrl-C (int), or because the disk reports an I/O error (eio), is full (enospc), or gets
-full half way through a write (short). What it leaves is checked; then the same command is run again to its end.
-Where cases leave the same bytes, one run speaks for all of them.
+full half way through a write (short). The files that it leaves are checked; then the same command is run again to
+its end. If several cases leave the same bytes, it is run again once for all of them.
 """
 
 import argparse
@@ -42,7 +42,7 @@ from hardneg.models import loading
 from hardneg.search import embeddings
 from worlds.tiny_world import SETTINGS, tiny_collection, tiny_model
 
-LOADED = (bm25s, matplotlib, transformers, hardneg.api)  # before any fork
+LOADED = (bm25s, matplotlib, transformers, hardneg.api)  # loaded before any fork
 COMMANDS = ("import", "encode", "mine", "train", "index", "search", "export")
 EXPERIMENT = SETTINGS | {"episodes": 2, "steps": 4, "checkpoint_every": 2, "queries_per_step": 4}
 EXPERIMENT |= {"measures": "RR@10"}
@@ -60,7 +60,7 @@ MEMORY = "/dev/shm"  # where flushing takes no time
 
 
 def make_world(root):
-    """What the commands read: a collection, one in BEIR's convention, and a model."""
+    """Make the inputs of the commands: a collection, another one in BEIR's convention, and a model."""
     tqdm.tqdm.monitor_interval = 0  # it would start a thread
     collection = tiny_collection(root / "collection")
     tiny_model(root / "model", collection)
@@ -73,7 +73,7 @@ def make_world(root):
     )
     cli.commands(cli.app)  # built once
     loading._read = read_once
-    for command, name in (("encode", "embeddings"), ("mine", "pool")):  # what others begin with
+    for command, name in (("encode", "embeddings"), ("mine", "pool")):  # inputs of other commands
         run_here(root, command).joinpath("out").rename(root / "made" / name)
 
 
@@ -81,7 +81,7 @@ MODELS = {}
 
 
 def read_once(folder, *options, read=loading._read):
-    """A model whose files were read before, by this process or the one it was forked from, is copied in memory."""
+    """Copy a model in memory if this process, or the one it was forked from, has read its files before."""
     loading._verify(folder)
     key = str([sorted((path.name, digest(path)) for path in folder.rglob("*") if path.is_file()), options])
     if key not in MODELS:
@@ -90,7 +90,7 @@ def read_once(folder, *options, read=loading._read):
 
 
 def arguments(root, command):
-    """The words of a command that writes in its working directory, to ``out`` and ``cache``."""
+    """The arguments of a command that writes to ``out`` and ``cache`` in its working directory."""
     data, cache = ["--data", root / "collection"], ["--cache", "cache"]
     model = ["--model", root / "model", "--threads", "1", "--device", "cpu"]
     if command == "import":
@@ -124,16 +124,16 @@ def arguments(root, command):
 
 
 def run(root, command, folder):
-    """The exit status of a command, run in this process."""
+    """Run a command in this process; returns its exit status."""
     os.chdir(folder)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a command before may have changed it
     os.environ["HARDNEG_CACHE"] = "user"
-    Path("user").mkdir(exist_ok=True)  # the cache of digests would make it, or not, by the files' age
+    Path("user").mkdir(exist_ok=True)  # otherwise the cache of digests makes it, depending on the files' age
     return cli.run([str(word) for word in arguments(root, command)])
 
 
 def wait(pid):
-    """The exit status of a child; negative: the signal that ended it."""
+    """Wait for a child; returns its exit status, negative if a signal ended it."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
@@ -141,14 +141,14 @@ def wait(pid):
 
 
 def wrong_future(root, command, folder, expected):
-    """What is wrong about what a process left, and where the same command ends now: nothing."""
+    """List the faults in the files that a process left, and in the end of the same command now; empty if sound."""
     wrong = [f"torn: {torn}"] if (torn := damaged(folder)) else []
     already, read = not differences(ended(folder), expected), []
     sys.addaudithook(lambda event, about: read.append(str(about[0])) if event == "open" else None)
     status = run(root, command, folder)
     if drafts := sorted({name for name in read if UNREAD.search(name)}):
         wrong.append(f"drafts were read: {drafts}")
-    if status != 0 and not (status == USAGE and already):  # what stands there whole is not made again
+    if status != 0 and not (status == USAGE and already):  # a whole output is not made again
         wrong.append(f"again: exit {status}: {(folder.with_suffix('.said')).read_text()[-300:]}")
     if changed := differences(ended(folder), expected):
         wrong.append(f"other: {changed}")
@@ -158,14 +158,14 @@ def wrong_future(root, command, folder, expected):
 
 
 class Judge:
-    """Runs a command again from each state that its processes left; at most ``jobs`` processes work at a time."""
+    """A judge that runs a command again from each state left by its processes, at most ``jobs`` at a time."""
 
     def __init__(self, root, command, expected, jobs):
         self.root, self.command, self.expected, self.jobs = root, command, expected, jobs
         self.cases, self.running, self.faults = {}, {}, {}
 
     def take(self, case, folder):
-        """Note what became of a case; ``folder``: what it left, if no case before it left the same."""
+        """Record the outcome of a case; ``folder`` holds what it left, unless an earlier case left the same."""
         name = f"{self.command} {case['at']}-{case['kind']} ({case['action']} {case['path']})"
         if case["wrong"]:
             self.fault(name, case["wrong"])
@@ -176,13 +176,13 @@ class Judge:
             self.wait(self.jobs - 1)
 
     def work(self, folder):
-        """What a child does for a state."""
+        """Run the command again from one state, in a child."""
         wrong = wrong_future(self.root, self.command, folder, self.expected)
         folder.with_suffix(".json").write_text(json.dumps(wrong))
         return 0
 
     def wait(self, most):
-        """Wait until at most so many work."""
+        """Wait until at most ``most`` children work."""
         while len(self.running) > most:
             for pid in [pid for pid in self.running if os.waitpid(pid, os.WNOHANG)[0]]:
                 state, folder = self.running.pop(pid)
@@ -194,19 +194,19 @@ class Judge:
             time.sleep(0.005)
 
     def fault(self, name, wrong):
-        """Keep what is wrong, and say it at once."""
+        """Keep the faults of a case, and print them at once."""
         self.faults[name] = wrong
         sys.stderr.write(f"{name}: {'; '.join(wrong)}\n")
 
     def summary(self):
-        """How many cases of each kind, different states and faults."""
+        """The numbers of cases of each kind, of different states, and of faults, in words."""
         counts = collections.Counter(kind for cases in self.cases.values() for _, kind in cases)
         kinds = ", ".join(f"{counts[kind]} {kind}" for kind in sorted(counts))
         return f"{counts.total()} cases ({kinds}), {len(self.cases)} states run again, {len(self.faults)} faults"
 
 
 def explore(root, command, expected, wanted, jobs):
-    """Stop a command wherever it is ``wanted`` (None: everywhere); the judge of what it left."""
+    """Stop a command at the ``wanted`` cases (None: at all); returns the judge with the faults."""
     place = Path(tempfile.mkdtemp(dir=root))
     judge = Judge(root, command, expected, jobs)
     told, go = os.pipe(), os.pipe()
@@ -241,7 +241,7 @@ def explore(root, command, expected, wanted, jobs):
 
 
 def reference(root, command):
-    """The cases of a command, (point, kind) each, and what it leaves where nothing stops it."""
+    """The cases (point, kind) of a command, and the files that it leaves if nothing stops it."""
     folder = Path(tempfile.mkdtemp(dir=root))
 
     def work():
@@ -257,7 +257,7 @@ def reference(root, command):
 
 
 def check(commands, jobs, sample=0, seed=0, only=None):
-    """Explore commands: lines that say what was tried, and the faults."""
+    """Explore commands; returns lines that say what was tried, and the faults."""
     lines, faults = [], {}
     with tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as folder:
         root = Path(folder).resolve()
@@ -281,12 +281,12 @@ def check(commands, jobs, sample=0, seed=0, only=None):
 
 
 def cpu_seconds():
-    """What this process and its children have used."""
+    """The processor seconds that this process and its children have used."""
     return sum(os.times()[:4])
 
 
 def run_here(root, command):
-    """Run a command in this process, which loads what its forks need; the folder."""
+    """Run a command in this process, which loads the modules that its forks need; returns its folder."""
     out, folder = sys.stdout, Path(tempfile.mkdtemp(dir=root))
     with open(os.devnull, "w") as sys.stdout:
         status = run(root, command, folder)

@@ -1,11 +1,11 @@
-"""One bit is flipped, or a file cut short, in every kind of artefact: `verify` finds it, and so does its use.
+"""Flip one bit, or cut a file short, in every kind of artefact: `verify` must find it, and so must its use.
 
     python -m faults.flips --flips 1000 --truncations 500 --seed 1      (make flips)
     python -m faults.flips --only pool                                  one kind alone
 
 Cases are dealt out evenly to the kinds and, within a kind, to its files; place and bit are drawn. `verify` meets a
 file whose size and times are as they were, so that no remembered digest can help it; the use meets one that was
-changed since its digest was remembered. Both must name the file, in one line, with exit status 4.
+changed since its digest was remembered. Each must name the file in one line, with exit status 4.
 """
 
 import argparse
@@ -40,13 +40,13 @@ from hardneg.training.checkpoint import checkpoints, latest_checkpoint, restore
 from worlds.tiny_world import COMMON, SETTINGS, tiny_collection, tiny_model
 
 SMALL = SETTINGS | {"episodes": 2, "steps": 4, "checkpoint_every": 2, "queries_per_step": 4}
-TELLING = (*TELEMETRY, "timeline.png", "places.json")  # of which nobody keeps a digest
+TELLING = (*TELEMETRY, "timeline.png", "places.json")  # files without a recorded digest
 STATUS = 4
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of artefact: where one stands, the files that may be damaged, and what its use is."""
+    """A kind of artefact: the path of one, its files that may be damaged, and a function that uses it."""
 
     name: str
     path: Path
@@ -58,12 +58,12 @@ class Kind:
 
 
 def train(recipe, collection, model, out, **settings):
-    """The command that made an experiment: of a finished one it shows the results."""
+    """Run the command that made an experiment; if the experiment is finished, this shows its results."""
     return hn.train(recipe, collection, model, out, device="cpu", **settings)
 
 
 def make(root):
-    """The kinds, with an artefact of each."""
+    """Make an artefact of each kind; returns the kinds."""
     collection = tiny_collection(root / "collection")
     model = tiny_model(root / "model", collection)
     cache = root / "cache"
@@ -100,7 +100,7 @@ def make(root):
 
 
 def whole(name, path, use):
-    """A kind of which every file may be damaged that holds a byte."""
+    """A kind in which every file that is not empty may be damaged."""
     return Kind(
         name, path, sorted(file for file in path.rglob("*") if file.is_file() and file.stat().st_size), use
     )
@@ -111,7 +111,7 @@ def with_sidecar(path):
 
 
 def plain_files(path):
-    """What an experiment holds beside its artefacts, but for telemetry."""
+    """The files of an experiment outside of its artefacts, except telemetry."""
     return sorted(file for file in path.iterdir() if file.is_file() and file.name not in TELLING)
 
 
@@ -119,7 +119,7 @@ ANCE = COMMON | {"refresh_every": 2, "refreshes": 1, "warmup": 1, "mode": "sync"
 
 
 def answered_collection(folder):
-    """Questions with answers."""
+    """A collection of questions with answers."""
     passages = [(f"p{i}", f"the answer is {i}") for i in range(8)]
     queries = {f"q{i}": f"what is {i}" for i in range(8)}
     answers = {f"q{i}": [str(i)] for i in range(8)}
@@ -133,7 +133,7 @@ def answer(collection, cache):
 
 
 def resume(path):
-    """Training passes over a damaged checkpoint, says so, and never loads it."""
+    """Resume from a damaged checkpoint: training must pass over it with a warning, and never load it."""
     manifest = fault_of(lambda: read_manifest(path)) or read_manifest(path)
     if not isinstance(manifest, ArtifactError):
         heard = Listener()
@@ -145,7 +145,7 @@ def resume(path):
 
 
 class Listener(logging.Handler):
-    """Hears what the package warns of."""
+    """A log handler that keeps the package's warnings."""
 
     def __init__(self):
         super().__init__(logging.WARNING)
@@ -165,7 +165,7 @@ class Listener(logging.Handler):
 
 
 def flip(data, draw):
-    """``data`` with one bit of it flipped."""
+    """The bytes of ``data`` with one bit flipped."""
     at = draw.randrange(len(data))
     return data[:at] + bytes([data[at] ^ 1 << draw.randrange(8)]) + data[at + 1 :]
 
@@ -179,7 +179,7 @@ HOWS = {"flip": flip, "truncation": cut}
 
 
 def wrong_with(kind, file, damage):
-    """What is wrong about a case: nothing."""
+    """List the faults of a case; an empty list if `verify` and the use find the damage."""
     data, status = file.read_bytes(), file.stat()
     try:
         file.write_bytes(damage(data))
@@ -195,7 +195,7 @@ def wrong_with(kind, file, damage):
 
 
 def wrong_with_use(kind, file):
-    """What is wrong about the fault that the use ends in."""
+    """List what is wrong with the fault that the use ends in."""
     fault = fault_of(lambda: kind.use(kind.path))
     if fault is None:
         return ["used without a word"]
@@ -208,7 +208,7 @@ def wrong_with_use(kind, file):
 
 
 def cases(kinds, counts, seed):
-    """(kind, file, how, number): as many as ``counts`` says of each, by turns over kinds and files."""
+    """Yield cases (kind, file, how, number), ``counts[how]`` of each, in turns over kinds and files."""
     for how, count in counts.items():
         for number in range(count):
             kind, turn = kinds[number % len(kinds)], number // len(kinds)
@@ -217,7 +217,7 @@ def cases(kinds, counts, seed):
 
 
 def check(kinds, counts, seed):
-    """Run the cases: how many of each kind and damage, and what was wrong."""
+    """Run the cases; returns the number of each kind and damage, and the faults."""
     done, faults = collections.Counter(), {}
     for kind, file, how, number in cases(kinds, counts, seed):
         draw = random.Random(f"{seed} {how} {number}")
@@ -228,10 +228,10 @@ def check(kinds, counts, seed):
 
 
 def sound(kinds):
-    """Nothing is wrong with what is not damaged."""
+    """Check that `verify` and the use find no fault in undamaged artefacts."""
     for kind in kinds:
         assert hn.verify(kind.path)["whole"], kind
-        if kind.name != "checkpoint":  # to load one takes a model
+        if kind.name != "checkpoint":  # loading a checkpoint needs a model
             kind.use(kind.path)
 
 

@@ -1,4 +1,4 @@
-"""Real processes in a tenth of a second: forks of this one, which has loaded everything already."""
+"""Real processes that start in a tenth of a second: forks of this one, which has loaded everything already."""
 
 import contextlib
 import os
@@ -15,10 +15,10 @@ from hardneg.recipes.roles import supervision
 
 
 class Forked:
-    """What the supervisor needs of ``subprocess.Popen``, by a fork that runs ``hardneg role``."""
+    """The part of ``subprocess.Popen`` that the supervisor needs, as a fork that runs ``hardneg role``."""
 
     living: ClassVar[list] = []
-    inherited: ClassVar[list] = []  # living ones of the parent; kept, or they would be closed again
+    inherited: ClassVar[list] = []  # living processes of the parent, kept so that they are not closed again
     prepare = staticmethod(lambda: None)  # called in the new process, before anything else
 
     def __init__(self, args, **options):
@@ -59,13 +59,13 @@ class Forked:
 
 
 def supervise_forks(patch):
-    """Let the supervisor fork its processes; others, such as matplotlib's, start theirs as ever."""
+    """Let the supervisor fork its processes; other code, such as matplotlib, starts processes as usual."""
     forking = types.SimpleNamespace(**{**vars(subprocess), "Popen": Forked})
     patch.setattr(supervision, "subprocess", forking)
 
 
 def fork(work, *, stdin=None, stderr=None, prepare=lambda: None):
-    """(process id, None) of a process that does ``work`` and exits with the status it returns."""
+    """Fork a process that exits with the status that ``work`` returns; returns (process id, None)."""
     if pid := os.fork():
         return pid, None
     status = 70
@@ -76,12 +76,12 @@ def fork(work, *, stdin=None, stderr=None, prepare=lambda: None):
         os.dup2(null, 1)
         os.dup2(null if stderr is None else stderr, 2)
         close_leases()
-        for other in Forked.living:  # a real one would not inherit them
+        for other in Forked.living:  # a new program would not inherit these streams
             for stream in (other.stdin, other.stderr):
                 if not stream.closed:
-                    os.close(stream.fileno())  # not the stream: a thread may have locked it as this was forked
+                    os.close(stream.fileno())  # not stream.close(): its lock may have been held at the fork
         Forked.inherited.extend(Forked.living)
-        Forked.living.clear()  # for what this one forks in turn
+        Forked.living.clear()  # so that forks of this process start with an empty list
         sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
         prepare()

@@ -1,11 +1,11 @@
-"""Mutated inputs of every format that is read: each is read whole, or refused in one line.
+"""Mutated inputs of every format: each must be read completely, or refused in one line.
 
     python -m faults.fuzz --cases 20000 --seed 1      (make fuzz)
     python -m faults.fuzz --only beir --case 1234     one case again, with its traceback
 
-A case takes a small sound input, damages it (:mod:`mutations`), and reads it. It fails with anything but a
-``HardnegError`` of whole lines, after more than ten seconds, when something is left behind after a fault, or when
-records are neither kept nor reported.
+A case takes a small sound input, damages it (:mod:`mutations`), and reads it. It fails if an error is no
+``HardnegError`` of whole lines, if it takes more than ten seconds, if a fault leaves files behind, or if records
+are neither kept nor reported.
 """
 
 import argparse
@@ -52,21 +52,21 @@ from formats.samples import (
 from hardneg.errors import HardnegError
 from hardneg.storage import artifacts, disk
 
-SECONDS = 10  # of computing; by the clock, six times as many
-LONGEST = 2500  # characters of a fault's line: ten ids may be long
+SECONDS = 10  # seconds of computing; by the clock, six times as many
+LONGEST = 2500  # the most characters of a fault's line; ten ids may be long
 
 
 class Hang(BaseException):
-    """A case took too long; nothing may catch it."""
+    """Raised when a case takes too long; no handler of the package catches it."""
 
 
 class Failure(AssertionError):
-    """What was read is not what is in the files."""
+    """Raised when the records that were read are not those in the files."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """A format: how a sound input is made, how it is read, and how many cases it gets of a hundred."""
+    """A format: how to make a sound input and how to read it, and its share of a hundred cases."""
 
     name: str
     make: Callable[[Path], None]
@@ -78,7 +78,7 @@ class Format:
 
 
 def lines_of(path):
-    """The lines of a file or its .gz, as any reader of text has them; None where there is neither."""
+    """The lines of a file or of its .gz, as any reader of text splits them; None if there is neither."""
     for place in (path, path.with_name(path.name + ".gz")):
         if place.is_file():
             data = place.read_bytes()
@@ -94,19 +94,19 @@ def check(condition, what):
 
 
 def check_passages(collection, corpus, header):
-    """Every line of the corpus is a passage, or among the duplicates that are reported."""
+    """Every line of the corpus is a passage, or is counted among the reported duplicates."""
     found = len(lines_of(corpus)) - header
     kept, reported = collection.facts["passages"], collection.facts["counts"].get("passage_duplicates", 0)
     check(found == kept + reported, f"{found} lines of passages: {collection.facts}")
 
 
 def check_queries(collection, ids):
-    """Every query that is asked somewhere is there."""
+    """The collection has every query of the files."""
     check(len(set(ids)) == collection.facts["queries"], f"queries {ids}: {collection.facts}")
 
 
 def check_judgements(collection, found):
-    """Every judgement is kept, or among those that are reported."""
+    """Every judgement is kept, or is counted among the reported ones."""
     facts, counts = collection.facts, Counter(collection.facts["counts"])
     kept = sum(split["judgements"] for split in facts["splits"].values())
     reported = counts["judgement_duplicates"] + counts["unknown_judgements"]
@@ -137,7 +137,7 @@ def check_qa(collection, folder):
 
 
 def check_columns(corpus, queries, qrels, collection, folder):
-    """Files of columns without a header; the names of the two last are patterns."""
+    """Check files of columns without a header; ``queries`` and ``qrels`` are patterns of file names."""
     asked = [line for path in split_files(folder, queries) for line in lines_of(path)]
     judged = [line for path in split_files(folder, qrels) for line in lines_of(path)]
     check_passages(collection, folder / corpus, 0)
@@ -153,14 +153,14 @@ check_topics = partial(check_columns, "corpus.jsonl", r"^topics\.[\w.-]+\.tsv", 
 
 
 def check_contents(what, kept, found, reported):
-    """All that is kept stands in the files, and all that stands there is kept but for what is reported."""
+    """Everything kept is in the files, and everything in the files is kept, except for the reported number."""
     kept, found = set(kept), set(found)
     check(kept <= found, f"{what} of no file: {sorted(kept - found)!r:.500}")
     check(len(found - kept) <= reported, f"{what} lost: {sorted(found - kept)!r:.500}")
 
 
 def records_of(paths):
-    """The objects of files: those of an array, or one a line."""
+    """The objects of files, which hold an array or one object a line."""
     found = []
     for path in paths:
         lines = lines_of(path)
@@ -172,12 +172,12 @@ def records_of(paths):
 
 
 def one_of(record, *names):
-    """The first of these fields that is there."""
+    """The value of the first of these fields that the record has."""
     return next((record[name] for name in names if name in record), None)
 
 
 def check_questions(collection, folder, suffix, texts, positives):
-    """Questions, and how many passages answer them, of records that hold both."""
+    """Check the questions, and the number of their positives, in records that hold both."""
     records = records_of(split_files(folder, suffix))
     check_contents("questions", collection.query_texts, [one_of(record, *texts) for record in records], 0)
     judged = 0
@@ -189,7 +189,7 @@ def check_questions(collection, folder, suffix, texts, positives):
 
 
 def identity(context):
-    """What tells a passage from others: its id, or without one its title and text."""
+    """The identity of a passage: its id, or its title and text if it has none."""
     if not isinstance(context, dict):
         return str(context)
     names = ("docid", "passage_id", "psg_id", "doc_id", "_id", "id")
@@ -221,7 +221,7 @@ def check_tevatron(collection, folder):
 
 
 def check_inline(suffix, asked, positives, negatives, collection, folder):
-    """Passages stand in the records of queries, each in many."""
+    """Check a format whose records of queries hold the passages, each passage in many records."""
     records = check_questions(collection, folder, suffix, asked, positives)
     contexts = [context for row in records for name in positives + negatives for context in row.get(name) or ()]
     found = {identity(context): (context.get("title") or "", context["text"]) for context in contexts[::-1]}
@@ -300,14 +300,14 @@ def make_st_model(folder):
         make_model(place / "plain")
         save_encoder(load_encoder(str(place / "plain"), normalize=True), place / "saved")
         shutil.copytree(place / "saved", folder, dirs_exist_ok=True)
-    (folder / "manifest.json").unlink()  # else any change is seen before a file is read
+    (folder / "manifest.json").unlink()  # with a manifest, any change is found before a file is read
 
 
 # ---------------------------------------------------------------- reading
 
 
 def read_source(format, check_records, folder, random):
-    """Import a folder; nothing may be left of an import that fails."""
+    """Import a folder; an import that fails must leave nothing behind."""
     from hardneg.data.importing import import_collection
 
     target = folder.with_name("imported")
@@ -334,14 +334,14 @@ def read_trec(folder, random):
     (run,), _, _ = read_runs([folder / name], *spaces)
     found = [line.split() for line in lines_of(folder / name)]
     check(len(run.scores) == len(found), "hits are lost")
-    if name == "run.trec":  # the other holds ranks alone
+    if name == "run.trec":  # the other file holds ranks only
         scores = np.array([float(hit[4]) for hit in found], np.float32)
         check(np.array_equal(np.sort(run.scores), np.sort(scores)), "other scores")
     evaluate(run, judged, parse_measures("RR@10 nDCG@10 AP"), id_rank=None)
 
 
 def read_settings(folder, random):
-    """A settings file, and overrides that begin as its lines do."""
+    """Read a settings file, sometimes with its own lines as overrides."""
     from hardneg.config import build, read_overrides, read_toml
     from hardneg.recipes.ance_tele import AnceTele
 
@@ -354,7 +354,7 @@ def read_settings(folder, random):
 
 
 def read_collection(folder, random):
-    """A collection that opens is the one that was published."""
+    """Open a collection; if it opens, it must be the published one."""
     from hardneg.data.importing import open_data
 
     collection = open_data(str(folder), cache=folder.with_name("cache"))
@@ -363,7 +363,7 @@ def read_collection(folder, random):
 
 
 def read_pool(folder, random):
-    """A pool, and now and then one whose manifest was made to fit its broken arrays."""
+    """Read a pool; sometimes its manifest is first made to fit the broken arrays."""
     from hardneg.negatives.facts import entries_of, stats
     from hardneg.negatives.pool import load_pool
 
@@ -386,7 +386,7 @@ def seal_again(folder):
 
 
 def read_model(folder, random):
-    """A model, and a text that it encodes."""
+    """Load a model, and encode a text with it."""
     import torch
 
     from hardneg.data.tokens import token_batch
@@ -399,7 +399,7 @@ def read_model(folder, random):
 
 
 def source(name, format, contents, check_records, share):
-    """A convention that is imported."""
+    """The format of a convention that is imported."""
     return Format(name, files(contents), partial(read_source, format, check_records), share)
 
 
@@ -431,7 +431,7 @@ def stop(number, frame):
 
 
 def run_case(format, sound, place, seed, case):
-    """The code of one case's fault, "read" where it has none; raises where it fails."""
+    """Run one case; returns the code of its fault, or "read" without one. Raises if the case fails."""
     random = Random(f"{seed} {format.name} {case}")
     folder = place / format.name
     for old in place.iterdir():
@@ -455,7 +455,7 @@ def run_case(format, sound, place, seed, case):
 
 
 def quieten():
-    """No flushing to the disk, which is most of the time; no warnings, which are many."""
+    """Turn off flushing to the disk, which takes most of the time, and warnings, which are many."""
     disk.sync = lambda path: None
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
@@ -463,7 +463,7 @@ def quieten():
 
 
 def work(format, root, cases, seed, tell):
-    """Run cases in this process; ``tell`` gets the number of each before, and its outcome after."""
+    """Run cases in this process; ``tell`` gets the number of each case before it, and the outcome after it."""
     quieten()
     for case in cases:
         tell({"case": case})
@@ -475,12 +475,12 @@ def work(format, root, cases, seed, tell):
 
 
 def start(format, root, cases, seed):
-    """A process that runs cases, and where its messages come from; it may die or hang."""
+    """Start a process that runs cases and may die or hang; returns it and the source of its messages."""
     ours, theirs = os.pipe()
     child = os.fork()
     if not child:
         os.close(ours)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what libraries have to say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # discards the output of libraries
         with open(theirs, "w", buffering=1) as stream:
             work(format, root, cases, seed, lambda told: stream.write(json.dumps(told) + "\n"))
         os._exit(0)
@@ -489,7 +489,7 @@ def start(format, root, cases, seed):
 
 
 def run_format(format, cases, seed):
-    """Outcomes of these cases by code, and the failures: (case, kind, text)."""
+    """Run the cases of a format; returns outcomes by code, and failures as (case, kind, text)."""
     outcomes, failures = Counter(), []
     with scratch() as root:
         (root / "case").mkdir()

@@ -11,13 +11,13 @@ from hardneg.errors import HardnegError
 from hardneg.storage import disk
 from hardneg.storage.disk import TEMPORARY
 
-# What a command says of a fault, and what it writes for people alone, which differs from run to run.
+# The form of a fault's line, and the files that are only for people and differ from run to run.
 LINE = re.compile(r"(?:(?P<path>\S.*?)(?::(?P<line>\d+))?: )?(?P<code>[A-Z][A-Z0-9_]+): \S.*; \S.*")
 TELEMETRY = ("timing.jsonl", "log.txt", ".lock", "learning_curve.png")
 
 
 class Payload:
-    """Leaves a mark where it is unpickled."""
+    """An object that leaves a mark if it is unpickled."""
 
     def __init__(self, mark):
         self.mark = mark
@@ -27,12 +27,12 @@ class Payload:
 
 
 def tree(folder):
-    """Names and bytes of everything below a folder."""
+    """The names and bytes of all files below a folder."""
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
 def temporaries(folder):
-    """Names of what should not outlive a command."""
+    """The names of temporary files, which should not outlive a command."""
     return sorted(p.name for p in folder.rglob(f"{TEMPORARY}*"))
 
 
@@ -44,19 +44,19 @@ def flip(path, position, bit=0):
 
 
 def settle(path):
-    """Make a file look as old as most are, so that its digest is remembered."""
+    """Make a file look old enough that its digest is remembered."""
     os.utime(path, ns=(10**18, 10**18))
 
 
 def dead_pid():
-    """The number of a process that is no more."""
+    """The number of a process that has ended."""
     done = subprocess.Popen(["true"])
     done.wait()
     return done.pid
 
 
 def run_python(code, *arguments):
-    """A process that runs ``code``."""
+    """Start a Python process that runs ``code``."""
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)], stdout=subprocess.PIPE, text=True, env=os.environ
     )
@@ -75,9 +75,9 @@ NUMBERS = {"eio": errno.EIO, "enospc": errno.ENOSPC, "short": errno.ENOSPC}
 
 
 class Fate:
-    """The disk refuses the n-th change that this process wants to make; all of them are kept.
+    """A disk that refuses the n-th change of this process; it keeps a list of all changes.
 
-    ``eio`` and ``enospc`` happen before the change, ``short`` is a disk that is full half way through a write.
+    ``eio`` and ``enospc`` happen before the change; with ``short`` the disk gets full half way through a write.
     """
 
     def __init__(self, at=None, kind="eio"):
@@ -90,7 +90,7 @@ class Fate:
 
 
 def refuse(kind, action, path, data):
-    """Be the disk that says no."""
+    """Raise the error of a disk that refuses a change."""
     if kind == "short":
         write_half(action, path, data)
     raise OSError(NUMBERS[kind], os.strerror(NUMBERS[kind]), str(path))
@@ -105,7 +105,7 @@ def write_half(action, path, data):
 
 @contextlib.contextmanager
 def fate(at=None, kind="eio"):
-    """Let it happen inside the block."""
+    """Let a disk refuse a change inside the block."""
     disk.watch = Fate(at, kind)
     try:
         yield disk.watch

@@ -1,7 +1,7 @@
-"""Commands in processes that can be killed at any change of the disk, and what they leave.
+"""Commands in processes that can be killed at any change of the disk, and the files that they leave.
 
-Children are forked from a server that has everything imported. Each counts the operations that change files, and
-can be told to kill itself just before any of them: so every moment in which the disk differs can be met again.
+Children are forked from a server that has imported everything. Each child counts the operations that change files,
+and can be told to kill itself just before any of them. So a test can reach every different state of the disk.
 """
 
 import json
@@ -33,8 +33,8 @@ CHILDREN.set_forkserver_preload(
 CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate"}
 WRITING = os.O_WRONLY | os.O_RDWR
 WORKERS = 2
-# Whenever multiprocessing starts a child, it reads the statuses of those that have ended. A status can be read
-# once: if one thread starts a child while another joins one, one finds nothing to read, and reports 255.
+# Whenever multiprocessing starts a child, it reads the exit statuses of the children that have ended. A status can
+# be read only once: if one thread starts a child while another joins one, one of them finds none and reports 255.
 ALONE = threading.Lock()
 
 
@@ -42,10 +42,10 @@ ALONE = threading.Lock()
 
 
 def child(arguments, folder, fatal, number, journal):
-    """Run a command; ``number`` is sent to this process just before the file operations in ``fatal``.
+    """Run a command; the signal ``number`` is sent to this process just before the file operations in ``fatal``.
 
-    Operations outside of the folder, and in the user's cache, do not count. One run may make them and the next one
-    not: the first process that imports a module writes its bytecode.
+    Operations outside of the folder, and in the user's cache, do not count, because not every run makes them: for
+    example, the first process that imports a module writes its bytecode.
     """
     os.environ["HARDNEG_CACHE"] = str(folder / "user")
     os.dup2(os.open(folder / "stderr.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
@@ -74,7 +74,7 @@ def child(arguments, folder, fatal, number, journal):
 
 
 class Runner:
-    """Runs an experiment in children: a recipe, with these settings."""
+    """A runner of one experiment (a recipe with settings) in child processes."""
 
     def __init__(self, collection, model, recipe, settings):
         self.collection, self.model, self.recipe, self.settings = collection, model, recipe, settings
@@ -91,7 +91,7 @@ class Runner:
         return process
 
     def __call__(self, folder, **options):
-        """The exit status; negative: the signal that ended it."""
+        """Run the experiment in a child; returns its exit status, negative if a signal ended it."""
         process = self.start(folder, **options)
         multiprocessing.connection.wait([process.sentinel], 120)
         with ALONE:
@@ -101,7 +101,7 @@ class Runner:
 
 
 def contents(folder):
-    """Every file of the experiment and its cache that is no telemetry; each stage's newest checkpoint only."""
+    """All files of the experiment and its cache, except telemetry and the older checkpoints of each stage."""
     newest = {checkpoints(path)[-1] for path in folder.glob("exp/episodes/*/checkpoint") if checkpoints(path)}
     found = {}
     for file in sorted((folder / "exp").rglob("*")):
@@ -123,7 +123,7 @@ def check_equal(folder, expected):
 
 
 def check_kill(runner, folder, fatal, expected):
-    """Kill before this operation, run again, compare."""
+    """Kill a run before this operation, run it again, and compare the files."""
     status = runner(folder, fatal=[fatal])
     assert status == -signal.SIGKILL, f"it was not killed, status {status}: {said(folder)}"
     status = runner(folder)

@@ -1,4 +1,4 @@
-"""Ways to damage a file, for the fuzzer: of its bytes, its lines, its JSON, its compression, its name."""
+"""Ways to damage a file, for the fuzzer: its bytes, lines, JSON, compression or name."""
 
 import gzip
 import json
@@ -128,7 +128,7 @@ def very_long_line(random, data):
 
 
 def on_lines(change):
-    """A mutation of the list of lines."""
+    """Make a mutation of a file from a mutation of its list of lines."""
 
     def changed(random, data):
         lines = data.split(b"\n")
@@ -172,7 +172,7 @@ def empty_field(random, lines):
 
 
 def deep(random, data):
-    """Brackets in brackets, in place of a line or of a JSON value."""
+    """Deeply nested brackets, in place of a line or of a JSON value."""
     depth = random.choice((50, 300, 490, 900, 5000, 100_000))
     opened, closed = random.choice(((b"[", b"]"), (b'{"a":', b"}")))
     nest = opened * depth + b"1" + closed * depth * random.choice((1, 1, 0))
@@ -187,7 +187,7 @@ def deep(random, data):
 
 
 def change_json(random, data):
-    """Another value, a missing key, a new one or a wrong type somewhere in the JSON of the file or of a line."""
+    """Change the JSON of the file or of a line somewhere: another value or type, a missing key, or a new key."""
     try:
         return json.dumps(altered(random, json.loads(data)), ensure_ascii=random.random() < 0.5).encode(
             errors="surrogatepass"
@@ -204,7 +204,7 @@ def change_json(random, data):
 
 
 def altered(random, value):
-    """The value with one change somewhere in it."""
+    """Make one change somewhere in a JSON value; returns the new value."""
     if isinstance(value, dict) and value and random.random() < 0.9:
         key = random.choice(sorted(value))
         what = random.random()
@@ -227,7 +227,7 @@ def altered(random, value):
 
 
 def compress(random, path):
-    """The file as gzip under its name or with .gz, whole or damaged, in one or several members."""
+    """Compress the file, under its name or with .gz, whole or damaged, in one or several gzip members."""
     data = path.read_bytes()
     cut = random.randint(0, len(data))
     members = [data] if random.random() < 0.6 else [data[:cut], b"", data[cut:]]
@@ -294,7 +294,7 @@ def mutate(random, folder):
         else:
             how = very_long_line if random.random() < 0.0003 else random.choice(OF_DATA)
             data = how(random, path.read_bytes())
-            path.unlink()  # it may be a link to the sound one
+            path.unlink()  # the file may be a link to the sound one
             path.write_bytes(data)
         done.append(f"{how.__name__} {path.relative_to(folder)}")
     return done

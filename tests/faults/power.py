@@ -1,4 +1,4 @@
-"""The power goes while a stage trains: at a step, or when a checkpoint stands."""
+"""Power cuts while a stage trains: at a step, or after a checkpoint is published."""
 
 from contextlib import contextmanager
 
@@ -9,12 +9,12 @@ from hardneg.training.stage import Stage
 
 
 class Power(BaseException):
-    """It went."""
+    """Raised when the power goes."""
 
 
 @contextmanager
 def power_cut(at):
-    """While the block runs, the power goes when so many steps are made: after a turn, or before the next step."""
+    """Cut the power within the block once ``at`` steps are made: after a turn, or before the next step."""
     advance, watch = Stage.advance, Stage.watch
 
     def advancing(self, name, until, **options):
@@ -36,7 +36,7 @@ def power_cut(at):
 
 @contextmanager
 def power_cut_after_checkpoint(step=None):
-    """While the block runs, the power goes when the retriever's checkpoint of this step stands, or the first."""
+    """Cut the power within the block after the retriever's checkpoint of ``step`` is saved (None: the first)."""
     save = stage.save_checkpoint
 
     def failing(folder, made, *args, **named):
@@ -52,7 +52,7 @@ def power_cut_after_checkpoint(step=None):
 
 
 def assert_resumes(execute, tmp_path, *, after, files):
-    """``execute(path=…)``, cut off after the checkpoint of a step and begun again, leaves the bytes of one go."""
+    """Check that ``execute(path=…)``, cut after a step's checkpoint and begun again, leaves the same bytes."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     for path in (whole, broken):
         path.mkdir()
@@ -67,7 +67,7 @@ def assert_resumes(execute, tmp_path, *, after, files):
 
 @contextmanager
 def power_cut_at(model, step, *, after=False):
-    """While the block runs, the power goes at a step of one model of several: before it, or after a turn to it."""
+    """Cut the power within the block at a step of one of several models: before it, or after a turn up to it."""
     advance = Stage.advance
 
     def advancing(self, name, until, **options):

@@ -1,4 +1,4 @@
-"""A small artefact, for what may happen to one."""
+"""A small artefact, for tests that damage or delete it."""
 
 import numpy as np
 

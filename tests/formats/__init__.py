@@ -1,1 +1,1 @@
-"""The files that people have: one collection in every format, and sound files to damage."""
+"""Files in the formats that users have: one collection in every format, and sound files to damage."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Plain:
-    """A collection: passages (id, title, text), and by split queries (id, text, answers) and qrels."""
+    """A collection: passages (id, title, text); for each split, queries (id, text, answers) and qrels."""
 
     passages: list[tuple[str, str, str]]
     queries: dict[str, list[tuple[str, str, list[str]]]]
@@ -105,7 +105,7 @@ def dpr(plain):
 
 
 def dpr_inline(plain):
-    """DPR's training files: arrays over many lines, with contexts inline."""
+    """DPR's training files, which are arrays over many lines with inline contexts."""
     yield psgs(plain)
     by_id = {i: {"passage_id": i, "title": title, "text": text} for i, title, text in plain.passages}
     for split, queries in plain.queries.items():
@@ -185,7 +185,7 @@ def able(plain):
 
 
 def write(name, plain, folder, change=lambda data: data, end=""):
-    """The collection as a folder in a convention; ``change`` is made to the bytes of each file."""
+    """Write the collection as a folder in a convention; ``change`` is applied to the bytes of each file."""
     for file, text in ALL[name](plain):
         path = Path(folder) / f"{file}{end}"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -194,5 +194,5 @@ def write(name, plain, folder, change=lambda data: data, end=""):
 
 
 def otherwise(data):
-    """The same, spelled with a byte-order mark, CRLF, no last newline, and compressed."""
+    """The bytes of the same file with a byte-order mark, CRLF and no last newline, compressed."""
     return gzip.compress(b"\xef\xbb\xbf" + data.replace(b"\n", b"\r\n").removesuffix(b"\r\n"), mtime=0)

@@ -4,7 +4,7 @@ import json
 
 
 def files(contents):
-    """Make these files: name -> text."""
+    """Make files from a dictionary of name -> text."""
 
     def make(folder):
         for name, text in contents.items():

@@ -1,4 +1,4 @@
-"""ADORE: steps against a slow re-implementation, what they retrieve against search, and what must not change."""
+"""ADORE: steps against a slow re-implementation, retrieved negatives against search, and unchanged parts."""
 
 import hashlib
 import json

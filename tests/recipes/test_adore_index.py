@@ -1,6 +1,6 @@
-"""ADORE over an index that was built before: what it retrieves, what is refused, and which options are.
+"""ADORE over an index that was built before: its retrieved negatives, and the indexes and options that it refuses.
 
-An index is refused for training as it is for search: by the same codes.
+Training refuses an index with the same error codes as search does.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""ADORE's search at every step against ``hardneg search``, what is measured meanwhile, refreshed negatives."""
+"""ADORE's search at every step against ``hardneg search``, measurements on the way, and refreshed negatives."""
 
 import gzip
 import hashlib

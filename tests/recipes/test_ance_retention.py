@@ -1,4 +1,4 @@
-"""ANCE that keeps few versions of its negatives: nothing but them differs, however often it was interrupted."""
+"""ANCE that keeps few versions of its negatives: nothing else differs, however often it is interrupted."""
 
 import json
 

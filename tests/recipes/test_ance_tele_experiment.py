@@ -1,4 +1,4 @@
-"""ANCE-Tele as an experiment: finished, extended, begun from given negatives, and what its folder holds."""
+"""ANCE-Tele as an experiment: finished, extended, begun from given negatives, and the files of its folder."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""ANCE-Tele whose first episode trains in the batch: what it trains on, and what is mined after it."""
+"""ANCE-Tele whose first episode trains with in-batch negatives: its batches, and the mining after it."""
 
 import math
 

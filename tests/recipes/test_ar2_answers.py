@@ -1,4 +1,4 @@
-"""AR2 on open-domain questions: the entropy where answers make positives."""
+"""AR2 on open-domain questions: the entropy if answers decide which passages are positives."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""AR2's refreshes beside training: the same as in turn but for the lag, whatever is killed, and refusals."""
+"""AR2 with refreshes beside training: results as in turn except for the lag, also after kills; and refusals."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Bounds on what the recipes mine: positive-aware margins in the pools that are trained on."""
+"""Bounds on mined passages in the recipes: positive-aware margins in the pools of training."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""`hardneg clean` on a real experiment: what goes can be made again, and nothing that is needed goes."""
+"""`hardneg clean` on a real experiment: deleted files can be made again, and no needed file is deleted."""
 
 import shutil
 import socket

@@ -1,4 +1,4 @@
-"""An experiment's folder describes itself: its states, its data, and its figures, made again with no model."""
+"""An experiment's folder describes its states and data, and its figures can be made again without a model."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What a run searches its training queries for: mining, and diagnostics where they are asked for."""
+"""Training queries are searched for mining, and for diagnostics only if these are asked for."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Frozen models in recipes: a guide that filters, a teacher, the mask; on, off, stored and live."""
+"""Frozen models in recipes (a guide that filters, a teacher, the mask): on, off, with stored and live scores."""
 
 import json
 from functools import cache

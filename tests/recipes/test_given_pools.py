@@ -1,4 +1,4 @@
-"""A pool that is given, where labels are by answers: queries without a negative in it are skipped, not more."""
+"""A given pool with answers as labels: only queries without a negative in the pool are skipped."""
 
 import numpy as np
 import pytest

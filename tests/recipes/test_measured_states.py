@@ -1,4 +1,4 @@
-"""Which state is kept: measured on the way, the best one or the untrained model, patience, and after a kill."""
+"""The state that is kept: measurements on the way, the best state or the untrained model, patience, and kills."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""STAR that mines among some passages: for whom, among which, with which vectors, and what is refused."""
+"""STAR that mines among a part of the passages: the queries, the passages, the vectors, and refusals."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What others see of training while it runs: stages, and functions that are told of steps and states."""
+"""Observing a training while it runs: its stages, and functions that are called at steps and states."""
 
 import json
 

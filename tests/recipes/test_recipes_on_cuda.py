@@ -1,4 +1,4 @@
-"""Every recipe on a CUDA device, from start to results: what it learns is what it learns on the CPU."""
+"""Every recipe on a CUDA device, from start to results: it learns the same as on the CPU."""
 
 import json
 

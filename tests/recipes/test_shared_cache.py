@@ -1,4 +1,4 @@
-"""Two processes that mine into one cache at the same time: each pool is the one that it would be alone."""
+"""Two processes that mine with one cache at the same time: each pool is the same as without the other process."""
 
 import json
 import os

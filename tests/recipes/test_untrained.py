@@ -1,4 +1,4 @@
-"""The pretrained model as it came, beside what training starts from."""
+"""The pretrained model as it came, compared with the state that training starts from."""
 
 import json
 from functools import partial

@@ -1,4 +1,4 @@
-"""The scripts for clusters are run as they stand, with stand-ins for what the cluster would do."""
+"""The scripts for clusters, run unchanged with stand-ins for the commands of the cluster."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Every study tells the same from what it keeps as from the folders of its experiments, on the tiny world."""
+"""Every study makes the same page from kept outcomes as from its experiments' folders, on the tiny world."""
 
 import importlib
 import shutil

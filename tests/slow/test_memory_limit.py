@@ -1,4 +1,4 @@
-"""What encoding says it takes is what it takes, at most."""
+"""Encoding takes at most the memory that it announces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The study of quality in equal time from end to end at toy size: killed, resumed, and told from what was kept."""
+"""The study of quality in equal time from end to end at toy size: killed, resumed, and made from kept outcomes."""
 
 import gzip
 import json

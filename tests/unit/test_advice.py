@@ -1,4 +1,4 @@
-"""Advice that names an option is only given by commands that have it, as far as the source can tell."""
+"""Advice that names an option comes only from commands that have this option, as far as the source shows."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""Answers: what contains one, against a slow loop over tokens; the book that remembers; the measure Answer@k."""
+"""Answers: passages that contain one, against a slow loop over tokens; the cache of answers; and Answer@k."""
 
 import io
 import json

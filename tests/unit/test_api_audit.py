@@ -1,4 +1,4 @@
-"""``hn.audit`` and ``--judgements``: from a trained experiment to a page, labels, and what the labels change."""
+"""``hn.audit`` and ``--judgements``: from a trained experiment to a page, labels, and the effect of labels."""
 
 import json
 import shutil

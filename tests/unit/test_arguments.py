@@ -1,4 +1,4 @@
-"""Whatever is given to a public function from Python is taken, or refused in a line that says what to give."""
+"""A public function takes any argument from Python, or refuses it in one line that says what to give."""
 
 import inspect
 import re

@@ -1,4 +1,4 @@
-"""Killed at any step, a publish leaves a whole artefact or none, and the next one sweeps."""
+"""A publish that is killed at any step leaves a whole artefact or none, and the next publish deletes leftovers."""
 
 import os
 import signal

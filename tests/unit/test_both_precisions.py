@@ -1,6 +1,6 @@
-"""Every flow of commands in both precisions, on any processor: bfloat16 is emulated where nothing multiplies it.
+"""Every flow of commands in both precisions, on any processor: bfloat16 is emulated if the hardware lacks it.
 
-What a model is does not depend on the precision; what vectors are does, and says so.
+A model's digest does not depend on the precision. Vectors do, and store their precision.
 """
 
 import json

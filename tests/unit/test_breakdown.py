@@ -1,4 +1,4 @@
-"""Where retrieval got better or worse: by hand, and against loops."""
+"""The groups of queries in which retrieval got better or worse: by hand, and against loops."""
 
 from types import SimpleNamespace
 

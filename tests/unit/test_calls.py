@@ -1,4 +1,4 @@
-"""What must not be called, in tests: a call is noticed, and so is a name that nothing reaches."""
+"""Tests that forbid calls: a forbidden call is noticed, and so is a name that no call reaches."""
 
 import contextlib
 

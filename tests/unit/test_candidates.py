@@ -1,4 +1,4 @@
-"""Candidates of ranked lists: what is dropped, cut and filtered, by hand and against a slow loop."""
+"""Candidates of ranked lists: dropping, cutting and filtering hits, by hand and against a slow loop."""
 
 import numpy as np
 import pytest

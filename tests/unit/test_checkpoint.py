@@ -1,4 +1,4 @@
-"""Checkpoints: what is restored is what was saved, bit for bit, and damage is passed over."""
+"""Checkpoints: the restored state equals the saved one, bit for bit, and damaged checkpoints are passed over."""
 
 import logging
 

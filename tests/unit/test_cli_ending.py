@@ -1,4 +1,4 @@
-"""What training ends with, where experiments stand for models and runs, and what is deleted of a cache."""
+"""The end of a training's output, experiments in place of models and runs, and the deletion of caches."""
 
 import gzip
 import io

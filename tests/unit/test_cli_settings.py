@@ -1,4 +1,4 @@
-"""The options for what everyone sets, --config, advice on foreign names, and the commands settings and presets."""
+"""Options for common settings, --config, advice on other tools' names, and the commands settings and presets."""
 
 import importlib.util
 import json

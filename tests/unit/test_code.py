@@ -1,4 +1,4 @@
-"""Code that a model brings runs at a revision that the user names, and never otherwise."""
+"""A model's own Python code runs only at a revision that the user names."""
 
 import json
 import shutil

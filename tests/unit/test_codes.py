@@ -1,4 +1,4 @@
-"""Integer products propose what a search needs: their bound holds, they come when they pay, and change no bit."""
+"""Integer products propose hits for a search: the bound holds, they are used when they pay, and no bit changes."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Settings: every fault at once with the nearest key, TOML values, layers, and what decides a result."""
+"""Settings: all faults at once with the nearest key, TOML values, layers, and the ones that decide a result."""
 
 import re
 from typing import Literal

@@ -1,4 +1,4 @@
-"""What only a CUDA device can show: its kernels compute what the CPU's do, and no training step waits for it."""
+"""Tests that need a CUDA device: its kernels compute the same as the CPU's, and no training step waits for it."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""How much a ranker turns a retriever's order round, by hand and against a loop."""
+"""How much a ranker changes a retriever's order, by hand and against a loop."""
 
 import numpy as np
 import pytest

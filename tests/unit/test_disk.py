@@ -1,4 +1,4 @@
-"""Files are whole or absent, what dead processes left is swept, and a refusal is one line."""
+"""Files are whole or absent, leftovers of dead processes are deleted, and a refusal is one line."""
 
 import ast
 import contextlib

@@ -1,4 +1,4 @@
-"""Embedding stores: shards, resume, sharing between processes, and what is refused."""
+"""Embedding stores: shards, resuming, sharing between processes, and refusals."""
 
 import hashlib
 import logging

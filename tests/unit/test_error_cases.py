@@ -1,7 +1,7 @@
 """Each row of the error table that needs no model, through the command line.
 
-A fault is one line with its place, its code and its status; nothing is published; what stood there stays as it
-was; and the corrected command succeeds.
+A fault is one line with its place, its code and its status. Nothing is published, existing files stay as they
+were, and the corrected command succeeds.
 """
 
 import errno

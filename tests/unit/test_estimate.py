@@ -1,4 +1,4 @@
-"""Plans: counts by hand, times that scale with the work, and never more than a sample is computed."""
+"""Plans: counts by hand, times that scale with the work, and estimates that compute no more than a sample."""
 
 from copy import copy
 from dataclasses import replace

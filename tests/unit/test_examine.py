@@ -1,4 +1,4 @@
-"""``hardneg doctor DATA``: what stands out in a collection, against slow loops, and the advice that follows."""
+"""``hardneg doctor DATA``: facts about a collection, against slow loops, and the advice that follows."""
 
 import inspect
 import json

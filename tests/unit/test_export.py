@@ -1,4 +1,4 @@
-"""Exports of a pool, what each trainer finds in them, and that reading them back gives the same negatives."""
+"""Exports of a pool: the fields that each trainer reads, and the same negatives when they are read back."""
 
 import gzip
 import importlib

@@ -1,4 +1,4 @@
-"""The CUDA benchmarks at toy size on the CPU: every part runs, holds its gates, and is written at once."""
+"""The CUDA benchmarks at toy size on the CPU: every part runs, passes its gates, and is written at once."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The second process that reads a large corpus beside the first: nothing but the time depends on it."""
+"""The second process that helps to read a large corpus: only the time depends on it."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Beside other tools: encoders as mteb calls them, metrics followed from outside, and TensorBoard."""
+"""Use with other tools: encoders as mteb calls them, metrics followed from another process, and TensorBoard."""
 
 import contextlib
 import importlib.util

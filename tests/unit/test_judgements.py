@@ -1,4 +1,4 @@
-"""Judgements of people: their file, its faults, and what they do to positives and qrels."""
+"""Judgements of people: their file, its faults, and their effect on positives and qrels."""
 
 import numpy as np
 import pytest

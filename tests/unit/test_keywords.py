@@ -1,4 +1,4 @@
-"""The keywords of what trains: the module is what the settings of the recipes make of it."""
+"""The keywords of the functions that train: the module matches the settings of the recipes."""
 
 import importlib.util
 import typing

@@ -1,4 +1,4 @@
-"""Labels: the source's first positive, positives by answers, what is dropped, and what counts as found."""
+"""Labels: the source's first positive, positives by answers, dropped passages, and hits that count as relevant."""
 
 import gzip
 import json

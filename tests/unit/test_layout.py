@@ -1,4 +1,4 @@
-"""Every path of an experiment's folder stands in one module, and in no other."""
+"""The paths of an experiment's folder are defined in one module only."""
 
 import ast
 from pathlib import Path, PurePosixPath

@@ -1,4 +1,4 @@
-"""Lengths given to search, encode, mine and index, in place of the model's own; and what a plan says of them."""
+"""Lengths that are given to search, encode, mine and index in place of the model's own, and in plans."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What loading an encoder takes, and what it refuses."""
+"""Loading an encoder: accepted and refused models and options."""
 
 import json
 import pickle

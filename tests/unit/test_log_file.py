@@ -1,4 +1,4 @@
-"""The log of an experiment is no reason to stop, nor to say anything, when the disk refuses it."""
+"""A disk that refuses the log of an experiment neither stops the experiment nor causes a message."""
 
 import logging
 import os

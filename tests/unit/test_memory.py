@@ -1,4 +1,4 @@
-"""Memory limits: sizes, room, refusals, and that nothing but the speed depends on them."""
+"""Memory limits: sizes, room, refusals, and results that do not depend on the limit."""
 
 from __future__ import annotations
 

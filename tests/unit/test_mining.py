@@ -1,4 +1,4 @@
-"""Mining: which runs each source reads, how deep, and that a pool depends on the embeddings alone."""
+"""Mining: the runs that each source reads and their depth; a pool depends on the embeddings alone."""
 
 import logging
 from dataclasses import replace

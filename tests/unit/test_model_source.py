@@ -1,4 +1,4 @@
-"""Where models come from, as one record; what a recipe counts, for its plan and for its training."""
+"""The record that says where models come from, and the counts of a recipe for its plan and its training."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What a command writes never replaces what it reads; numbers and texts that nothing holds are refused."""
+"""A command's output never replaces its input; numbers and texts that no file can hold are refused."""
 
 import os
 from dataclasses import replace

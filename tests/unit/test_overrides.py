@@ -1,4 +1,4 @@
-"""What a preset or a setting makes of the model otherwise than it came is said, a line each."""
+"""Each change that a preset or a setting makes to the model is reported in one line."""
 
 import logging
 

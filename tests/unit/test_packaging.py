@@ -1,4 +1,4 @@
-"""What the package says of itself: bounds, extras, and the pages that name them."""
+"""The metadata of the package: bounds, extras, and the pages that name them."""
 
 import importlib.util
 import tomllib

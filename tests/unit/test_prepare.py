@@ -1,4 +1,4 @@
-"""A plan takes what training takes: every recipe with every preset, on a world where it is done at once."""
+"""A plan accepts the same arguments as training: every recipe with every preset, on a very small world."""
 
 import inspect
 import json

@@ -1,4 +1,4 @@
-"""The stages of the whole: which one is at work, what was done before, and how long all of them take."""
+"""The stages of a training: the present one, those done before, and the time of all of them."""
 
 import itertools
 

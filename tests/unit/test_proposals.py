@@ -1,4 +1,4 @@
-"""Products in half precision propose what a search needs: their bounds hold, and no choice changes a bit."""
+"""Products in half precision propose hits for a search: their bounds hold, and no choice changes a bit."""
 
 import contextlib
 from functools import partial

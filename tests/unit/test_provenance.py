@@ -1,4 +1,4 @@
-"""An experiment remembers where its collection lies, and notices when that is not so any more."""
+"""An experiment remembers the place of its collection, and notices if the collection is no longer there."""
 
 import json
 import shutil

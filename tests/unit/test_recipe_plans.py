@@ -1,4 +1,4 @@
-"""What ADORE, ANCE and AR2 would do, and models beside them, counted by hand from what the recipes do."""
+"""Plans of ADORE, ANCE and AR2, and of their further models, against counts by hand from the recipes."""
 
 import math
 from dataclasses import replace

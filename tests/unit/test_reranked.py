@@ -1,4 +1,4 @@
-"""Re-ranking measured: by hand, published once, and beside the run as it is."""
+"""Measures of re-ranking: by hand, published once, and compared with the run as it is."""
 
 from dataclasses import replace
 from functools import partial

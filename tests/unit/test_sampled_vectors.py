@@ -1,4 +1,4 @@
-"""The sample of vectors: the same queries in every state, their hardest negatives, kept and read again."""
+"""The sample of vectors: the same queries in every state with their hardest negatives, stored and read again."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Scores of a pool by a frozen model: each pair once, kept with the pool, and what is filtered by them."""
+"""Scores of a pool by a frozen model: each pair is scored once, kept with the pool, and filtered by its score."""
 
 import json
 import shutil

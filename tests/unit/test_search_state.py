@@ -1,4 +1,4 @@
-"""What a state is asked: everything, dev and test, or dev alone."""
+"""The queries that a state is searched for: all, dev and test, or dev alone."""
 
 import numpy as np
 import pytest

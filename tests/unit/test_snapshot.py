@@ -1,4 +1,4 @@
-"""A state of the model: its runs against brute force, published once, and redone when something else is asked."""
+"""A state of the model: its runs against brute force, published once, and made again for another question."""
 
 from contextlib import contextmanager
 

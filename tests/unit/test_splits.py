@@ -1,4 +1,4 @@
-"""Which splits train, steer and judge: none without judgements; and folders as they are published."""
+"""The splits to train, choose and test with, which need judgements; and data sets' folders as published."""
 
 import json
 

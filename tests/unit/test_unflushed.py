@@ -1,4 +1,4 @@
-"""Tests do not wait for the disk, but those that are about flushing."""
+"""Tests do not wait for the disk, except those about flushing."""
 
 import os
 import subprocess

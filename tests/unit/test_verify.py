@@ -1,4 +1,4 @@
-"""`hardneg verify` and `hardneg doctor`: what is damaged is found wherever it stands, and named."""
+"""`hardneg verify` and `hardneg doctor`: damaged files are found in every place, and named."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A few texts, and what an encoder makes of them."""
+"""A few texts, and the vectors that an encoder makes of them."""
 
 from dataclasses import dataclass
 
@@ -41,4 +41,4 @@ def embed(encoder, side, cache):
 def close(found, expected):
     found, expected = np.asarray(found), np.asarray(expected)
     np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
-    assert np.std(expected, axis=0).max() > 1e-3  # texts are told apart
+    assert np.std(expected, axis=0).max() > 1e-3  # the vectors of the texts differ

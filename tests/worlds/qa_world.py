@@ -10,8 +10,9 @@ PASSAGES, TRAIN = 96, 30
 def qa_collection(folder):
     """Passages of eight words about eight topics; the answer of a question is two words of a passage in a row.
 
-    Questions ask with three words of that passage. Every third has no judged passage; every third of the rest has
-    two, the first of which has the higher row. Two questions have answers that are nowhere, one of them judged.
+    A question consists of three words of that passage. Every third question has no judged passage. Of the other
+    questions, every third has two judged passages, the first with the higher row. Two questions have answers that
+    no passage contains; one of these two is judged.
     """
     draw = np.random.default_rng(5)
     words = [f"{a}{b}" for a in ("ba", "de", "fi", "go", "ku", "la", "me", "ni") for b in "abcdefgh"]

@@ -26,7 +26,7 @@ RECIPES = {
 
 
 def train_small(recipe, world, out, **more):
-    """Train by a recipe, from the world's model unless ``model`` is another; returns the results."""
+    """Train by a recipe, from ``model`` if given, else from the world's model; returns the results."""
     values = SMALL | RECIPES[recipe] | more
     model = values.pop("model", world.model)
     values = {name: value for name, value in values.items() if recipe != "ranker" or name != "store_dtype"}

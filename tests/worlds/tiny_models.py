@@ -12,7 +12,7 @@ SHAPE = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "intermediate_size": 128,
-    "initializer_range": 0.1,  # large enough that context shows in the vectors
+    "initializer_range": 0.1,  # large enough that vectors depend on the context
 }
 
 

@@ -10,16 +10,16 @@ from hardneg.records import Positives, Run, offsets_of
 
 
 def rows_of(lists, kind=np.int32):
-    """What stands in all lists, one after another, and where each begins."""
+    """All entries of the lists in one array, and the offset where each list begins."""
     return np.array([row for one in lists for row in one], kind), offsets_of(
         np.array([*map(len, lists)], np.int64)
     )
 
 
 def run_of(lists, scores=None, *, query_rows=None, **facts):
-    """A run of these lists: of the queries 0, 1, …, or {query row: list}.
+    """A run from lists of hits, for the queries 0, 1, …, or from {query row: list}.
 
-    A hit is (row, score), or a passage row: the one at rank r scores 10 - r unless ``scores`` [n] are given.
+    A hit is (row, score) or a passage row. A passage row at rank r scores 10 - r, unless ``scores`` [n] are given.
     """
     if isinstance(lists, dict):
         query_rows, lists = list(lists), list(lists.values())
@@ -33,7 +33,7 @@ def run_of(lists, scores=None, *, query_rows=None, **facts):
 
 
 def positives_of(lists, query_rows=None):
-    """These passage rows are the positives of the queries 0, 1, …, or of ``query_rows``."""
+    """Positives with these passage rows, for the queries 0, 1, …, or for ``query_rows``."""
     (rows, offsets), queries = rows_of(lists), range(len(lists)) if query_rows is None else query_rows
     return Positives(np.array(queries, np.int32), offsets, rows)
 
@@ -41,9 +41,9 @@ def positives_of(lists, query_rows=None):
 def pool_of(
     lists, positives=None, *, query_rows=None, source="query", episode=1, episodes=None, anchor=-1, **facts
 ):
-    """A pool with these passages for each query, in order of their ranks 1, 2, …, with scores -1, -2, …
+    """A pool with these passages for each query, with ranks 1, 2, … and scores -1, -2, …
 
-    ``source`` and ``episodes`` are those of all entries, or of each.
+    ``source`` and ``episodes`` are one value for all entries, or one for each.
     """
     (rows, offsets), queries = rows_of(lists), range(len(lists)) if query_rows is None else query_rows
     positive_rows, positive_offsets = rows_of([[1000]] * len(lists) if positives is None else positives)

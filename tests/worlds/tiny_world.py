@@ -16,7 +16,7 @@ SPECIAL = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls"
 TOPICS, WORDS, PASSAGES = 12, 12, 120
 SYLLABLES = ("ba", "de", "fi", "go", "ku", "la", "me", "ni", "po", "ru", "sa", "te", "vi", "wo", "xu", "zy")
 
-# Three episodes of 4, 4 and 12 steps over two epochs of 8; the pools mix 6 query, 6 lookahead and 12 momentum.
+# Three episodes of 4, 4 and 12 steps over two epochs of 8; pools mix 6 query, 6 lookahead, 12 momentum negatives.
 SETTINGS = {
     "episodes": 3,
     "queries_per_step": 8,
@@ -33,7 +33,7 @@ SETTINGS = {
     "measures": "RR@10 R@100",
 }
 
-# The same for any recipe.
+# The settings that any recipe can use.
 COMMON = {
     name: SETTINGS[name]
     for name in ("queries_per_step", "learning_rate", "depth", "seed", "precision", "token_budget")
@@ -42,7 +42,7 @@ COMMON = {
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread():
-    """Models this small are fastest on one thread; every test of a module that imports this has it."""
+    """Use one thread, the fastest for such small models, in every test of a module that imports this."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -69,7 +69,7 @@ def tiny_world(root: Path, *, dropout: float = 0.1) -> World:
 def tiny_collection(folder: Path) -> Collection:
     """120 passages about 12 topics, some with titles, some of equal text; 60 training, 16 dev and 16 test queries.
 
-    Every query asks with three words of its first positive; every third has a second positive.
+    A query consists of three words of its first positive; every third query has a second positive.
     """
     draw = np.random.default_rng(0)
     words = [f"{a}{b}" for a in SYLLABLES for b in SYLLABLES][: TOPICS * WORDS]
@@ -90,7 +90,7 @@ def tiny_collection(folder: Path) -> Collection:
 
 
 def tiny_model(folder: Path, collection: Collection, *, dropout: float = 0.1, seed: int = 0) -> str:
-    """A random BERT that knows the collection's words; its tokenizer is not trained, for that differs by run."""
+    """A random BERT that knows the collection's words. Its tokenizer is not trained, which would differ by run."""
     rows = [np.arange(collection.n_passages), np.arange(collection.n_queries)]
     texts = [
         *collection.titles.take(rows[0]),
