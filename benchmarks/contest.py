@@ -88,7 +88,7 @@ class Worker:
         line = self.process.stdout.readline()
         if not line:
             status = self.process.wait()
-            end = f"signal {-status}, 9 often being want of memory" if status < 0 else f"exit status {status}"
+            end = f"signal {-status}, 9 often means that memory ran out" if status < 0 else f"exit status {status}"
             self.log.seek(0)
             raise RuntimeError(f"{self.name} failed ({end}):\n{self.log.read()[-3000:]}")
         return dict(json.loads(line))

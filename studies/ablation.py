@@ -331,7 +331,9 @@ def options(parser: ArgumentParser) -> None:
         read.__name__ = f"names out of {','.join(known)}:"
         return read
 
-    parser.add_argument("--rows", type=some(MAIN | VARIANTS), default=list(MAIN | VARIANTS), help="with commas")
+    parser.add_argument(
+        "--rows", type=some(MAIN | VARIANTS), default=list(MAIN | VARIANTS), help="names, separated by commas"
+    )
     parser.add_argument("--start", type=some(STARTS), default=list(STARTS), help="as-is, reinit, or both")
     parser.add_argument("--seeds", type=int, default=3, help="of the first four rows")
     parser.add_argument("--reinit-layers", type=int, default=3)
@@ -340,7 +342,7 @@ def options(parser: ArgumentParser) -> None:
     parser.add_argument("--passage-length", type=int, default=32)
     parser.add_argument("--learning-rate", type=float, default=1e-4)
     parser.add_argument("--steps", type=int, default=120, help="of the last episode, and of every schedule")
-    parser.add_argument("--stop-step", type=int, default=40, help="of the episodes before")
+    parser.add_argument("--stop-step", type=int, default=40, help="steps of the episodes before the last")
 
 
 def common_of(chosen: Namespace) -> dict[str, object]:

@@ -83,7 +83,7 @@ def tell_rankers(study: Study, steps: Sequence[Step]) -> None:
         before, after = (found.mean("dev", state, "RR@10") for state in ("retriever", "final"))
         if before is not None and after is not None:
             advice = "" if after > before else ": it is not ahead; train it longer (--first-ranker-steps)"
-            say(f"{step.name}: dev RR@10 {before:.4f} by G⁰, {after:.4f} as D⁰ orders the same hits{advice}")
+            say(f"{step.name}: dev RR@10 {before:.4f} by G⁰, {after:.4f} by D⁰ on the same hits{advice}")
 
 
 def tidy(study: Study, chosen: Namespace) -> None:
@@ -140,7 +140,9 @@ def options(parser: ArgumentParser) -> None:
         "--only", type=words, default=list(QUESTIONS), help="questions (1 to 4) or cells, with commas"
     )
     parser.add_argument("--list", action="store_true", help="say what is done and what is not, and stop")
-    parser.add_argument("--drop-models", action="store_true", help="of finished cells that no other starts from")
+    parser.add_argument(
+        "--drop-models", action="store_true", help="delete the models of finished cells that no other starts from"
+    )
     for name, most, what in (
         ("queries", None, "training queries, drawn"),
         ("dev", 200, "dev queries, drawn"),

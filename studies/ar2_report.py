@@ -428,7 +428,7 @@ def readiness(told: Told) -> list[str]:
     return [
         f"D⁰ orders the same hits better than G⁰ with {ahead} of {len(means)} seeds: test RR@10 is {before} by G⁰"
         f" and {after} by D⁰."
-        + ("" if ahead == len(means) else " Elsewhere the retriever is taught what is worse.")
+        + ("" if ahead == len(means) else " With the other seeds the retriever learns from a worse ranker.")
     ]
 
 

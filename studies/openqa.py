@@ -14,7 +14,7 @@ NAME = "tele"
 def options(parser: ArgumentParser) -> None:
     """Options of this study."""
     parser.add_argument("--steps", type=int, default=60, help="of the last episode, and of every schedule")
-    parser.add_argument("--stop-step", type=int, default=20, help="of the episodes before")
+    parser.add_argument("--stop-step", type=int, default=20, help="steps of the episodes before the last")
     parser.add_argument("--queries-per-step", type=int, default=16)
     parser.add_argument("--passage-length", type=int, default=64)
     parser.add_argument("--preset", default="nq")

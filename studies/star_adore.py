@@ -136,7 +136,7 @@ def numbers(kind: type) -> Callable[[str], list]:
 def options(parser: ArgumentParser) -> None:
     """Options of this study."""
     parser.add_argument("--parts", type=some(list(PARTS)), default=list(PARTS), help="rows,grid,curves")
-    parser.add_argument("--rows", type=some(ROWS), default=list(ROWS), help="with commas")
+    parser.add_argument("--rows", type=some(ROWS), default=list(ROWS), help="names, separated by commas")
     parser.add_argument("--steps", type=int, default=96, help="optimiser steps of a row, without ADORE's")
     parser.add_argument("--rate", type=float, default=1e-4, help="learning rate of all but ADORE")
     parser.add_argument("--adore-steps", type=int, default=200)

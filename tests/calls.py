@@ -49,4 +49,4 @@ def uncalled(owner, *names, control):
         calls = {name: stack.enter_context(spied(owner, name)) for name in names}
         control()
     for name in names:
-        assert calls[name], f"nothing reaches {name} there any more: that it was not called shows nothing"
+        assert calls[name], f"the control did not call {name} either: this shows nothing"

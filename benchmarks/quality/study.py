@@ -277,9 +277,13 @@ def command_line() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, help="processors of a cell; default: all, shared out to the jobs")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--precision", choices=["float32", "bfloat16"], help="default: the machine's best")
-    parser.add_argument("--clock", choices=["wall", "processor"], default="wall", help="processor: of one thread")
-    parser.add_argument("--dev", type=int, default=DEV, help="queries that choose, at most")
-    parser.add_argument("--dev-passages", type=int, help="of BM25, for each of them, to judge among; default: all")
+    parser.add_argument(
+        "--clock", choices=["wall", "processor"], default="wall", help="processor: processor time, of one thread"
+    )
+    parser.add_argument("--dev", type=int, default=DEV, help="most queries of dev")
+    parser.add_argument(
+        "--dev-passages", type=int, help="BM25's passages of each of them, to judge among; default: all"
+    )
     parser.add_argument("--grid", type=points, help="rate:scale, parted by commas; default: the rule's")
     parser.add_argument("--batch", type=int, help="queries of a step, for toys")
     parser.add_argument("--only", default="*", help="names of cells, with * and ?")

@@ -523,7 +523,7 @@ def main():
     parser.add_argument("--cases", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=[format.name for format in FORMATS], action="append")
-    parser.add_argument("--case", type=int, help="this one only")
+    parser.add_argument("--case", type=int, help="run this case alone")
     asked = parser.parse_args()
     chosen = [format for format in FORMATS if not asked.only or format.name in asked.only]
     shares, begun, total, failed = sum(format.share for format in chosen), time.monotonic(), 0, 0

@@ -252,11 +252,11 @@ def idle(world, tmp_path):
     [
         (
             {"subvectors": 7, "bits": 4},
-            ["BAD_SETTING: subvectors = 7 does not divide 64 dimensions; give a divisor"],
+            ["BAD_SETTING: subvectors = 7 does not divide 64 dimensions; give a divisor of the dimension"],
         ),
         (
             {"subvectors": 128, "bits": 4},
-            ["BAD_SETTING: subvectors = 128 does not divide 64 dimensions; give a divisor"],
+            ["BAD_SETTING: subvectors = 128 does not divide 64 dimensions; give a divisor of the dimension"],
         ),
         ({}, ["TOO_FEW: 120 passages are too few for codes of 8 bits; give at least 256, or fewer bits"]),
         ({"subvectors": 7, "bits": 12}, ["BAD_SETTING: subvectors = 7 does", "TOO_FEW: 120 passages are too few"]),
@@ -301,7 +301,7 @@ def test_the_command_checks_an_index_before_it_trains(world, built, tmp_path, ha
     assert json.loads(out)["settings"]["index"] == "given"
     status, out, err = hardneg(*words, "--model", world.model)  # of the same weights, with dropout
     assert (status, out) == (4, "")
-    assert err.splitlines()[-1].startswith(f"{built / 'hnsw'}: OTHER_INDEX: an index of model ")
+    assert err.splitlines()[-1].startswith(f"{built / 'hnsw'}: OTHER_INDEX: the index is of model ")
 
 
 # ---------------------------------------------------------------- short lists

@@ -338,4 +338,4 @@ def test_a_single_passage_or_a_single_query_is_said(tmp_path, world):
         prepare(RECIPES["warmup"], two, world[1], None, preset="finetune")
     task = prepare(RECIPES["warmup"], two, world[1], None, mixtures=["in_batch"])
     assert task.data.dev is None
-    assert "dev none: a single training query leaves none to hold out" in task.data.chosen
+    assert "dev none: there is only one training query, and none can be held out" in task.data.chosen

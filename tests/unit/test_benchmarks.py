@@ -153,7 +153,7 @@ def test_a_contender_that_ended_while_another_ran_is_named(contest, toys, tmp_pa
     worker.answer()
     worker.process.kill()
     worker.process.wait()
-    with pytest.raises(RuntimeError, match=r"ours failed \(signal 9, 9 often being want of memory"):
+    with pytest.raises(RuntimeError, match=r"ours failed \(signal 9, 9 often means that memory ran out"):
         worker.run()
     worker.close()
 

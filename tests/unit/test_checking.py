@@ -65,14 +65,14 @@ def test_all_faults_are_told_at_once_with_their_counts(tmp_path):
     found, lines = told(place)
     starts = [
         "corpus.jsonl:2: BAD_JSON: not valid JSON",
-        "corpus.jsonl:3: DUPLICATE_ID: a passage was there before, at line 1 of corpus.jsonl (1 duplicates",
+        "corpus.jsonl:3: DUPLICATE_ID: a passage is a duplicate of the one at line 1 of corpus.jsonl (1",
         "corpus.jsonl:4: MISSING_FIELD: the field 'text' is missing (found: _id) (2 such faults, lines 4, 13)",
         "corpus.jsonl:5: EMPTY_TEXT: the text of passage 'y' is empty",
         "corpus.jsonl:6: WRONG_TYPE: the field '_id' is 1.5, not a string",
         "corpus.jsonl:12: BAD_UTF8: not UTF-8 at byte 26",
         "queries.jsonl:2: EMPTY_ID",
         "queries.jsonl:3: BAD_JSON: a list where an object is expected",
-        "qrels/train.tsv:3: DUPLICATE_ID: this judgement was there before, at line 2 of train.tsv",
+        "qrels/train.tsv:3: DUPLICATE_ID: this judgement is a duplicate of the one at line 2 of train.tsv",
         "qrels/train.tsv:4: BAD_GRADE: the relevance 'high'",
         "qrels/train.tsv:5: UNKNOWN_ID: 2 judgements name ids that are not there: query 'q9' (train, line 5),",
         "qrels/train.tsv:7: WRONG_COLUMNS: 2 tab-separated columns where 3 are expected",

@@ -150,7 +150,7 @@ def test_code_from_elsewhere_cannot_be_pinned(own, tmp_path, reference):
     config = json.loads((own / "config.json").read_text())
     config["auto_map"]["AutoModel"] = reference
     (own / "config.json").write_text(json.dumps(config))
-    with pytest.raises(TrustError, match=r"REMOTE_CODE.*does not lie beside it"):
+    with pytest.raises(TrustError, match=r"REMOTE_CODE.*is not in its folder"):
         load_encoder(str(own))
     assert not (tmp_path / "mark").exists()
 

@@ -254,7 +254,7 @@ def test_a_flipped_byte_is_found(tmp_path):
         ({"qrels": {"test": {"q2": {"p1": 10**400}}}}, "BAD_GRADE"),
         (
             {"passages": [*PASSAGES, ("p1", "again")]},
-            r"DUPLICATE_ID: passage 'p1' .* record 2 and now as record 4",
+            r"DUPLICATE_ID: passage 'p1' .* record 2; this is record 4",
         ),
         ({"queries": [("q2", "a"), ("q2", "a")]}, "DUPLICATE_ID: query 'q2' was there before"),
     ],

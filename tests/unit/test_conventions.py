@@ -167,7 +167,7 @@ def test_one_id_with_two_texts_is_refused_with_both_lines(tmp_path):
         for i, text in enumerate(("one", "one", "two"))
     ]
     folder = files(tmp_path / "in", train__jsonl=jsonl(records))
-    message = "train.jsonl:3: DUPLICATE_ID: passage 'p' was there before, at line 1 of train.jsonl"
+    message = "train.jsonl:3: DUPLICATE_ID: passage 'p' is a duplicate of the one at line 1 of train.jsonl"
     assert fault(folder, tmp_path).startswith(message)
     c = import_collection(str(folder), tmp_path / "out", on_duplicate="first")
     assert list(c.texts) == ["one"]
@@ -208,7 +208,7 @@ def test_a_topic_is_in_the_splits_that_judge_it(tmp_path):
     assert {split: c.qrels(split).query_rows.tolist() for split in c.splits} == {"one": [0], "two": [0, 1]}
     (folder / "topics.two.tsv").write_text(tsv([("q1", "other")]))
     assert fault(folder, tmp_path).startswith(
-        "topics.two.tsv:1: DUPLICATE_ID: query 'q1' was there before, at line 1"
+        "topics.two.tsv:1: DUPLICATE_ID: query 'q1' is a duplicate of the one at line 1"
     )
 
 

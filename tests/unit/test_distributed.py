@@ -119,7 +119,7 @@ def test_a_world_that_never_assembles_is_not_waited_for_for_ever(launched, monke
     launched(RANK=number, WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
     begun = time.monotonic()
     with pytest.raises(
-        PeerError, match=r"NOT_TOGETHER: 2 processes did not come together at 127\.0\.0\.1:"
+        PeerError, match=r"NOT_TOGETHER: 2 processes did not all arrive at 127\.0\.0\.1:"
     ) as raised:
         opened()
     assert raised.value.status == 8

@@ -201,7 +201,7 @@ def test_spelling_of_the_files_does_not_change_the_digest(tmp_path):
         ({"corpus": b'{"_id": "a", "text": "\xe9"}\n'}, "corpus.jsonl:1: BAD_UTF8: not UTF-8 at byte 23 (0xe9)"),
         (
             {"corpus": [*CORPUS, {"_id": "p2", "text": "other"}]},
-            "corpus.jsonl:4: DUPLICATE_ID: passage 'p2' was there before, at line 2 of corpus.jsonl",
+            "corpus.jsonl:4: DUPLICATE_ID: passage 'p2' is a duplicate of the one at line 2 of corpus.jsonl",
         ),
         ({"queries": [*QUERIES, QUERIES[0]]}, "queries.jsonl:4: DUPLICATE_ID: query 'q1'"),
         ({"test": "q1\tp2\t1\n"}, "qrels/test.tsv:1: NO_HEADER: the first line 'q1\\tp2\\t1' is no header"),
@@ -215,7 +215,7 @@ def test_spelling_of_the_files_does_not_change_the_digest(tmp_path):
         ({"test": HEADER + "q1\tp1\t1\nq1\tp9\t1\n"}, "qrels/test.tsv:3: UNKNOWN_ID: 1 judgements name ids"),
         (
             {"test": HEADER + "q1\tp1\t1\nq1\tp2\t1\nq1\tp1\t0\n"},
-            "qrels/test.tsv:4: DUPLICATE_ID: this judgement was there before, at line 2 of test.tsv",
+            "qrels/test.tsv:4: DUPLICATE_ID: this judgement is a duplicate of the one at line 2 of test.tsv",
         ),
     ],
 )
@@ -288,7 +288,7 @@ def test_qa_columns_are_found_by_name(tmp_path):
         ({"test": [{"qid": "a", "question": "x", "positive_ctxs": ["p9"]}]}, "test.jsonl:1: UNKNOWN_ID"),
         (
             {"dev": [{"qid": "a", "question": "x"}], "test": [{"qid": "a", "question": "y"}]},
-            "test.jsonl:1: DUPLICATE_ID: query 'a' was there before, at line 1 of dev.jsonl",
+            "test.jsonl:1: DUPLICATE_ID: query 'a' is a duplicate of the one at line 1 of dev.jsonl",
         ),
         (
             {"dev": [{"qid": "a", "question": "x"}], "test": [{"qid": "a", "question": "x", "answers": ["1"]}]},

@@ -151,7 +151,7 @@ def test_merging_keeps_what_is_judged_before(collection):
 def test_contradictions_and_collections_without_answers_are_refused(collection, tmp_path):
     with pytest.raises(SettingsError, match="require_gold asks for judged positives"):
         data_of(collection, require_gold=True, use_positive_ctxs=False)
-    with pytest.raises(SettingsError, match="say nothing to labels = qrels"):
+    with pytest.raises(SettingsError, match="have no effect with labels = qrels"):
         labelled(choose_splits(collection), {"answer_mode": "regex"})
     bare = Collection.from_lists([("p", "x")], {"q": "y"}, {"train": {"q": ["p"]}}, to=tmp_path / "bare")
     with pytest.raises(InputError, match="NO_ANSWERS"):

@@ -107,7 +107,7 @@ def test_a_fresh_head_is_the_same_every_time(bert):
         (
             ["nobody/no-such-model"],
             {},
-            "MODEL_NOT_FOUND.*no folder /.*/nobody/no-such-model, and .* did not give it",
+            "MODEL_NOT_FOUND.*no folder /.*/nobody/no-such-model, and it could not be had from .*",
         ),
         (["package:no_such_package"], {}, r"PACKAGE_MISSING.*no_such_package.*pip install 'hardneg\[demo\]'"),
         (["package:json"], {}, "MODEL_NOT_FOUND"),

@@ -105,5 +105,5 @@ def test_a_recipe_trains_the_same_model(world, tmp_path):
 def test_a_model_that_cannot_is_refused(world, monkeypatch):
     encoder, _ = loss_of_texts(world, "mean")
     monkeypatch.setattr("transformers.modeling_layers.GradientCheckpointingLayer", torch.nn.Bilinear)
-    with pytest.raises(SettingsError, match="recompute_layers = true, and a model of type bert cannot"):
+    with pytest.raises(SettingsError, match="recompute_layers = true: a model of type bert cannot recompute them"):
         recompute_layers(encoder)

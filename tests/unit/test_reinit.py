@@ -115,5 +115,5 @@ def test_other_families_keep_their_layers_elsewhere():
             assert (weight == 1.0).all()  # norms; there are no biases
     assert not torch.equal(top[0].attn.Wo.weight, top[1].attn.Wo.weight)
     shared = AlbertModel(AlbertConfig(**small, embedding_size=8, num_hidden_layers=3))
-    with pytest.raises(SettingsError, match="the model has 0 layers of their own"):
+    with pytest.raises(SettingsError, match="the model has 0 layers with weights of their own"):
         reinitialize(shared, 1, seed=0)

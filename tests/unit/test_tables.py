@@ -204,7 +204,9 @@ def test_rows_may_have_more_or_fewer_negatives_and_repeat_what_was_said(tmp_path
 def test_a_query_keeps_the_id_that_it_has(tmp_path):
     rows = [{"qid": 3, "query": "q", "positive": "p"}, {"qid": 3, "query": "other", "positive": "p"}]
     place = write(tmp_path / "data.jsonl", jsonl(rows))
-    assert fault(place, tmp_path).startswith("data.jsonl:2: DUPLICATE_ID: query '3' was there before, at line 1")
+    assert fault(place, tmp_path).startswith(
+        "data.jsonl:2: DUPLICATE_ID: query '3' is a duplicate of the one at line 1"
+    )
     assert list(imported(write(place, jsonl(rows[:1])), tmp_path / "c").query_ids) == ["3"]
 
 
@@ -309,7 +311,7 @@ TAUGHT = '{"query": "x", "pos": ["y"], "neg": ["n"], "pos_scores": %s, "neg_scor
             "a.jsonl:1: WRONG_COLUMNS: 3 scores of 1 positives and 1 negatives",
         ),
         ("a.jsonl", TAUGHT % ('["1"]', "[1]"), "a.jsonl:1: WRONG_TYPE: the scores in 'pos_scores'"),
-        ("a.txt", "x\n", "a.txt: UNKNOWN_FORMAT: the name of this file does not say what it is; give one of"),
+        ("a.txt", "x\n", "a.txt: UNKNOWN_FORMAT: the name of this file does not tell its format; give one of"),
     ],
 )
 def test_what_is_not_understood_says_where_and_what_was_looked_for(tmp_path, name, data, part):

@@ -129,7 +129,7 @@ def stream_passages(
             tick(len(ids), 0)
         check_room(len(ids), "passages")
     if not id_hashes:
-        raise InputError("EMPTY_CORPUS", "the corpus has no passage", "give one that has")
+        raise InputError("EMPTY_CORPUS", "the corpus has no passage", "give a corpus with a passage at least")
     return as_hashes(id_hashes), as_hashes(text_hashes), places
 
 

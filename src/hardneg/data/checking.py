@@ -215,7 +215,9 @@ class _Check:
         again = first[inverse] != np.arange(len(hashes))
         self.repeated("passage", again, first[inverse], places)
         if not len(hashes) and not self.findings.kinds:
-            self.findings.add(InputError("EMPTY_CORPUS", "the corpus has no passage", "give one that has"))
+            self.findings.add(
+                InputError("EMPTY_CORPUS", "the corpus has no passage", "give a corpus with a passage at least")
+            )
         return distinct
 
     def queries(self, records: Callable[[], Iterator[QueryRecord]], *, none: bool) -> UInt64:

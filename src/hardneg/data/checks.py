@@ -102,8 +102,8 @@ class SourceLines:
         before, line = self.of(first)
         place = f"line {line} of {before.name}" if before and line else f"record {first + 1}"
         path, line = self.of(row)
-        place += "" if line else f" and now as record {row + 1}"
-        what = f"{what} was there before, at {place} ({total:,} duplicates in all)"
+        place += "" if line else f"; this is record {row + 1}"
+        what = f"{what} is a duplicate of the one at {place} ({total:,} duplicates in all)"
         fix = "remove one, or keep the first by hardneg import --on-duplicate first"
         return InputError("DUPLICATE_ID", what, fix, path=path, line=line)
 

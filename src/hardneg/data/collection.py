@@ -94,7 +94,10 @@ class Collection(Shown):
         """
         path = Path(path)
         if not path.is_dir():
-            what, advice = "no folder of a collection is here", "open other formats with hardneg.open_collection"
+            what, advice = (
+                "this is not the folder of a collection",
+                "open other formats with hardneg.open_collection",
+            )
             raise ArtifactError("NO_MANIFEST", what, advice, path=path)
         manifest = open_artifact(path, KIND)
         return cls(

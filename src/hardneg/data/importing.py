@@ -223,7 +223,7 @@ def unknown_file(path: Path) -> NoReturn:
     """Raise the fault of a file that fits no convention; it says which columns were looked for."""
     if suffix_of(path):
         raise unknown_columns(path, columns_of(path))
-    what = "the name of this file does not say what it is"
+    what = "the name of this file does not tell its format"
     raise InputError("UNKNOWN_FORMAT", what, f"give one of {', '.join(SUFFIXES)}, or a folder", path=path)
 
 
@@ -234,7 +234,7 @@ def unknown_folder(folder: Path, names: Set[str]) -> InputError:
         for format, parts in PARTS.items()
     }
     there = ", ".join(sorted(names)[:8]) + (", …" if len(names) > 8 else "")
-    what = f"no convention is recognised by the files here ({there or 'there are none'})"
+    what = f"the files here fit no known format ({there or 'there are none'})"
     nearest = max(PARTS, key=lambda format: len(matched[format]) / len(PARTS[format]))
     if not matched[nearest]:
         fix = f"name one of {', '.join(FORMATS)}, or give a file with the columns query and positive"

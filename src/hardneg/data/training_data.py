@@ -58,7 +58,7 @@ class Labels:
             what = "require_gold asks for judged positives, use_positive_ctxs = false ignores them"
             raise SettingsError("BAD_SETTING", what, "leave one of them out")
         if self != BY_QRELS and self.labels == "qrels":
-            what = "use_positive_ctxs, require_gold and answer_mode say nothing to labels = qrels"
+            what = "use_positive_ctxs, require_gold and answer_mode have no effect with labels = qrels"
             raise SettingsError("BAD_SETTING", what, "leave them out, or set labels = answers")
 
 
@@ -215,7 +215,7 @@ def choose_splits(
             kept_back = f"{counted(held_out, 'training query')} {'is' if held_out == 1 else 'are'} held out"
             dev_said = f"{kept_back}{dev_said} (--dev none to keep them)"
             if not held_out:
-                developing, dev_said = None, "none: a single training query leaves none to hold out"
+                developing, dev_said = None, "none: there is only one training query, and none can be held out"
         else:
             developing = collection.qrels(dev_name)
     if dev_name is not None and developing is not None and dev_queries is not None:

@@ -169,7 +169,7 @@ def check_answers(measures: Sequence[Measure], collection: Collection | None) ->
     """
     wanted = [measure for measure in measures if measure.by_answers]
     if wanted and collection is None:
-        what = f"{wanted[0]} looks for answers in texts, and a qrels file has neither"
+        what = f"{wanted[0]} looks for answers in texts, and a qrels file has no texts and no answers"
         raise SettingsError("NO_COLLECTION", what, "give --data, a collection with answers")
     if wanted and collection is not None and not collection.has_answers:
         what = f"{wanted[0]} looks for answers, and no query of the collection has one"

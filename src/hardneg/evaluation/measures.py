@@ -79,7 +79,9 @@ class Measure:
         mode: Any = match[3] or "string"
         measure = cls(name, int(match[4]) if match[4] else None, int(match[2] or 1), mode)
         if measure.cutoff == 0 or measure.rel == 0:
-            raise SettingsError("BAD_MEASURE", f"'{text}' has a 0", "cut-off and rel begin at 1")
+            raise SettingsError(
+                "BAD_MEASURE", f"'{text}' has a cut-off or a rel of 0", "cut-off and rel begin at 1"
+            )
         if measure.cutoff is None and name in _NEEDS_CUTOFF:
             raise SettingsError("BAD_MEASURE", f"'{text}' has no cut-off", f"write {name}@10, for instance")
         if match[2] and name in _WITHOUT_REL:

@@ -74,7 +74,7 @@ def check_code(folder: Path, settings: dict[Path, Any]) -> str | None:
 def refusal(path: Path, revision: str) -> TrustError:
     """The fault that refuses code which the settings at ``path`` ask to run."""
     what = "the model asks to run its own code (auto_map)"
-    fix = f"read that, and pass --allow-code {revision} (hardneg.allow_code) to run it"
+    fix = f"read its code, and pass --allow-code {revision} (hardneg.allow_code) to run it"
     return TrustError("REMOTE_CODE", what, fix, path=path)
 
 
@@ -91,7 +91,7 @@ def files_of(folder: Path, settings: dict[Path, Any]) -> Iterator[Path]:
     for path, _, reference in references(settings):
         module = folder / f"{reference.partition('.')[0]}.py"
         if not REFERENCE.fullmatch(reference) or not module.is_file():
-            what = f"the code that the model asks to run ({reference:.80}) does not lie beside it"
+            what = f"the code that the model asks to run ({reference:.80}) is not in its folder"
             raise TrustError("REMOTE_CODE", what, "use a model that brings all its code itself", path=path)
         yield module
         yield from map(Path, get_relative_import_files(module))

@@ -254,7 +254,7 @@ def _merged(parts: list[Part], overrides: Mapping[str, Any]) -> EncoderSettings:
             raise SettingsError(
                 "TOWERS_DIFFER",
                 f"{name} is {ours!r} in {parts[0].folder} and {theirs!r} in {parts[-1].folder}",
-                f"set {name}, or choose two models alike",
+                f"set {name}, or choose two models with the same one",
             )
     own = ("scale", "query_prompt", "query_length", "search_query_length")
     return replace(passage, **{name: getattr(query, name) for name in own})

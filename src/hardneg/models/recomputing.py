@@ -30,7 +30,9 @@ def recompute_layers(model: nn.Module) -> None:
     for transformer in transformers_of(model):
         layers = [one for one in transformer.modules() if isinstance(one, GradientCheckpointingLayer)]
         if not layers:
-            what = f"recompute_layers = true, and a model of type {transformer.config.model_type} cannot"
+            what = (
+                f"recompute_layers = true: a model of type {transformer.config.model_type} cannot recompute them"
+            )
             raise SettingsError("BAD_SETTING", what, "leave it out; gradient_cache saves memory with every model")
         for layer in layers[:-1]:
             layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)  # type: ignore[assignment]

@@ -27,7 +27,7 @@ def reinitialize(transformer: PreTrainedModel, layers: int, *, seed: int) -> Non
     """
     stack = layers_of(transformer)
     if layers > len(stack):
-        what = f"reinit_layers = {layers}, the model has {len(stack)} layers of their own"
+        what = f"reinit_layers = {layers}, the model has {len(stack)} layers with weights of their own"
         raise SettingsError("BAD_SETTING", what, "lower it")
     spread = float(getattr(transformer.config, "initializer_range", 0.02))
     for number in range(len(stack) - layers, len(stack)):

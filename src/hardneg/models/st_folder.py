@@ -140,7 +140,7 @@ def read_modules(folder: Path) -> list[Module]:
         if not name.startswith(LIBRARY):
             raise TrustError(
                 "REMOTE_CODE",
-                f"the module {name} is code from elsewhere",
+                f"the module {name} is no module of sentence-transformers",
                 "use a model of sentence-transformers' own modules",
                 path=folder / MODULES,
             )

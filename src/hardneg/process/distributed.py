@@ -123,8 +123,8 @@ def assemble() -> Any:
     except (RuntimeError, ValueError, OverflowError) as fault:
         reason = " ".join(str(fault).split())
     place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-    what = f"{world_size()} processes did not come together at {place} ({reason:.200})"
-    raise PeerError("NOT_TOGETHER", what, "start all of them, and look at their own lines")
+    what = f"{world_size()} processes did not all arrive at {place} ({reason:.200})"
+    raise PeerError("NOT_TOGETHER", what, "start all of them, and read the message of each")
 
 
 def meet(end: float) -> Any:
@@ -167,9 +167,7 @@ def peers() -> Iterator[None]:
             time.sleep(0.05)
         stop_flag.check()  # all were asked to stop, and another did so sooner
         what = f"another process of this training is gone ({fault})"
-        raise PeerError(
-            "PEER_LOST", f"{what:.200}", "look at its own line, and run the same command again"
-        ) from fault
+        raise PeerError("PEER_LOST", f"{what:.200}", "read its message, and run the same command again") from fault
 
 
 @dataclass(frozen=True)

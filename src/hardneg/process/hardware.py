@@ -117,4 +117,6 @@ def warn_if_emulated(precision: Precision, device: torch.device | str) -> None:
     Emulated, it takes two to three times as long as float32.
     """
     if precision == "bfloat16" and not multiplies_bfloat16(device):
-        log.warning("nothing here multiplies bfloat16: a new experiment is much faster with precision=float32")
+        log.warning(
+            "this device does not multiply bfloat16: a new experiment is much faster with precision=float32"
+        )

@@ -141,7 +141,7 @@ def read_faiss(file: Path, manifest: Manifest) -> Any:
         what = "a pickle, which can run code, where an index is expected"
         raise TrustError("UNSAFE_PICKLE", what, fix, path=file)
     if head != HEADS[kind]:
-        what = f"the file begins with {head!r}, one of kind {kind} with {HEADS[kind]!r}"
+        what = f"the file begins with {head!r}, an index of kind {kind} with {HEADS[kind]!r}"
         raise ArtifactError("CORRUPT", what, fix, path=file)
     mapped = faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY if "ivf" in kind else faiss.IO_FLAG_MMAP_IFC
     try:
@@ -204,5 +204,5 @@ def check_index(
             wanted = tokens() if callable(tokens) else tokens
         if (found := theirs.get(name)) is not None and wanted is not None and found != wanted:
             values = [f"{value[:12]}…" if len(value := str(one)) > 32 else value for one in (found, wanted)]
-            text = f"an index of {what} {values[0]}, searched with {what} {values[1]}"
+            text = f"the index is of {what} {values[0]}, the search of {what} {values[1]}"
             raise ArtifactError("OTHER_INDEX", text, fix, path=index.path)

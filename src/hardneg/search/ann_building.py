@@ -141,7 +141,9 @@ def choose_lists(options: dict[str, int], n: int) -> Iterator[HardnegError]:
     if lists > n:
         yield InputError("TOO_FEW", f"{n:,} passages are too few for {lists:,} lists", "give fewer lists")
     if probes > lists:
-        yield SettingsError("BAD_SETTING", f"probes = {probes}, lists = {lists}", "probe as many lists at most")
+        yield SettingsError(
+            "BAD_SETTING", f"probes = {probes}, lists = {lists}", "give at most as many probes as lists"
+        )
 
 
 def choose_subvectors(options: dict[str, int], dim: int) -> Iterator[HardnegError]:
@@ -154,7 +156,9 @@ def choose_subvectors(options: dict[str, int], dim: int) -> Iterator[HardnegErro
     )
     if codes > dim or dim % codes:
         yield SettingsError(
-            "BAD_SETTING", f"subvectors = {codes} does not divide {dim} dimensions", "give a divisor"
+            "BAD_SETTING",
+            f"subvectors = {codes} does not divide {dim} dimensions",
+            "give a divisor of the dimension",
         )
 
 

@@ -145,7 +145,12 @@ def discard(path: str | Path) -> None:
         return
     ours = ("shard-", "mean.npy", MANIFEST, TEMPORARY)
     if any(not entry.name.startswith(ours) for entry in path.iterdir()):
-        raise ArtifactError("NOT_EMBEDDINGS", "no embeddings are here", "nothing was deleted", path=path)
+        raise ArtifactError(
+            "NOT_EMBEDDINGS",
+            "no embeddings are here",
+            "give the folder of embeddings; nothing was deleted",
+            path=path,
+        )
     remove(path)
 
 

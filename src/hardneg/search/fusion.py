@@ -159,7 +159,8 @@ def check_weights(weights: Sequence[float] | None, runs: int) -> tuple[float, ..
         what = f"the weights are {', '.join(f'{weight:g}' for weight in weights)}"
         raise SettingsError("BAD_WEIGHTS", what, "give numbers from 0 up, and not only 0")
     if not all(weight == 0 or 1 / WIDEST <= weight <= WIDEST for weight in weights):
-        what = f"the weights are {', '.join(f'{weight:g}' for weight in weights)}, too far from 1 for their sums"
+        named = ", ".join(f"{weight:g}" for weight in weights)
+        what = f"the weights are {named}, too large or too small to be summed"
         raise SettingsError("BAD_WEIGHTS", what, f"give 0, or numbers from {1 / WIDEST:g} to {WIDEST:g}")
     return tuple(map(float, weights))
 

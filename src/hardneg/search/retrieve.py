@@ -204,7 +204,7 @@ def warn_if_short(lengths: NDArray[np.integer], k: int) -> None:
     """Warn how many lists have fewer than ``k`` hits; ``lengths`` [Q] are the numbers of hits."""
     if short := int((lengths < k).sum()):
         log.warning(
-            "%s of %s queries found fewer than %d passages (%d at least): the index looks at too few of them",
+            "%s of %s queries found fewer than %d passages (at least %d): raise the probes or ef of the index",
             f"{short:,}",
             f"{len(lengths):,}",
             k,
