@@ -236,7 +236,7 @@ def test_what_disagrees_is_named_with_both_values(world, indexes, tmp_path, name
     with pytest.raises(ArtifactError) as caught:
         check_index(index, encoder, **identity)
     assert (caught.value.code, caught.value.status) == ("OTHER_INDEX", 4)
-    assert "other, searched with" in caught.value.what
+    assert "other, the search of" in caught.value.what
     assert str(ours[name])[:12] in caught.value.what
 
 

@@ -197,7 +197,7 @@ def test_what_a_recipe_or_a_role_cannot_take_is_refused(world, tmp_path):
     collection, model = world
     with pytest.raises(SettingsError, match="ance mines its own negatives"):
         hn.train_ance(collection, model, tmp_path / "exp", negatives=tmp_path, device="cpu")
-    with pytest.raises(SettingsError, match="a role of 2 experiments"):
+    with pytest.raises(SettingsError, match="one role cannot serve 2 seeds"):
         hn.train_ance(collection, model, tmp_path / "exp", seeds=2, role="trainer", device="cpu")
     assert not (tmp_path / "exp/results.json").exists()
 

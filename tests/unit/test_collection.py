@@ -256,7 +256,7 @@ def test_a_flipped_byte_is_found(tmp_path):
             {"passages": [*PASSAGES, ("p1", "again")]},
             r"DUPLICATE_ID: passage 'p1' .* record 2; this is record 4",
         ),
-        ({"queries": [("q2", "a"), ("q2", "a")]}, "DUPLICATE_ID: query 'q2' was there before"),
+        ({"queries": [("q2", "a"), ("q2", "a")]}, "DUPLICATE_ID: query 'q2' is a duplicate"),
     ],
 )
 def test_faults_leave_nothing_behind(tmp_path, arguments, message):
@@ -366,6 +366,6 @@ def test_any_format_opens_and_a_file_that_is_no_folder_says_how(tmp_path):
     assert hn.open_collection(collection.path).digest == collection.digest
     for place in (table, tmp_path / "nothing"):
         with pytest.raises(
-            ArtifactError, match=r"NO_MANIFEST: no folder .*; open other formats with hardneg.open_collection"
+            ArtifactError, match=r"NO_MANIFEST: this is not the folder .*; open other formats with hardneg.open_collection"
         ):
             Collection.open(place)

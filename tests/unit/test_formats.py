@@ -385,7 +385,7 @@ def test_what_is_no_collection_is_said(tmp_path):
         import_collection(str(beir(tmp_path / "in")), tmp_path / "out", format="csv")
     with pytest.raises(InputError, match="NOT_FOUND"):
         open_data(str(tmp_path / "nowhere"))
-    with pytest.raises(InputError, match="UNKNOWN_FORMAT: no convention"):
+    with pytest.raises(InputError, match="UNKNOWN_FORMAT: the files here fit no known format"):
         open_data(str(tmp_path))
 
 
