@@ -168,7 +168,7 @@ def read_toml(path: Path) -> dict[str, Any]:
             data = stream.read(MOST + 1)
         if len(data) > MOST:
             raise SettingsError("BAD_TOML", f"longer than {MOST:,} bytes", "give a file of settings", path=path)
-        return tomllib.loads(data.decode())
+        return tomllib.loads(data.decode("utf-8-sig"))
     except (FileNotFoundError, NotADirectoryError) as fault:
         raise InputError("NOT_FOUND", "no such file", "check the path", path=path) from fault
     except UnicodeDecodeError as fault:
@@ -183,6 +183,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         place = re.search(r" \(at line (\d+), (column \d+)\)", str(fault))
         number = int(place[1]) if place else None
         why = f"{str(fault)[: place.start()]} at {place[2]}" if place else str(fault)
+        if "integer string conversion" in why:  # Python's own words advise to change its settings
+            why = "an integer has thousands of digits"
         raise SettingsError("BAD_TOML", f"not valid TOML ({why})", "correct it", path=path, line=number) from fault
 
 
@@ -226,7 +228,7 @@ def read_overrides(assignments: Sequence[str]) -> dict[str, Any]:
     faults = []
     for assignment in assignments:
         name, separator, text = assignment.partition("=")
-        if not separator or not name.strip():
+        if not separator or not all(part.strip() for part in name.split(".")):
             what = f"{assignment!r:.80} is not key=value"
             faults.append(SettingsError("BAD_OVERRIDE", what, "write --set key=value"))
             continue

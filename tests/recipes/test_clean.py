@@ -46,6 +46,36 @@ def names(folder):
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
 
 
+def test_what_the_user_put_into_the_cache_stays(finished, tmp_path):
+    for place in ("tokens/my-notes.txt", "embeddings/mine/thesis.txt"):
+        (finished / "cache" / place).parent.mkdir(parents=True, exist_ok=True)
+        (finished / "cache" / place).write_text("mine")
+    report = hn.clean(finished, delete=True)
+    assert "embeddings" in kinds(report)
+    assert (finished / "cache/tokens/my-notes.txt").read_text() == "mine"
+    assert (finished / "cache/embeddings/mine/thesis.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("linked", ["cache", "cache/embeddings"])
+def test_links_lead_to_what_is_others(finished, tmp_path, linked):
+    elsewhere = shutil.move(finished / linked, tmp_path / "elsewhere")
+    (finished / linked).symlink_to(elsewhere)
+    before = names(tmp_path / "elsewhere")
+    report = hn.clean(finished, delete=True)
+    assert "embeddings" not in kinds(report)
+    assert names(tmp_path / "elsewhere") == before
+
+
+def test_a_link_has_its_own_size(finished, tmp_path):
+    checkpoint = finished / "episodes/1/checkpoint"
+    shutil.rmtree(checkpoint, ignore_errors=True)
+    (tmp_path / "large").mkdir()
+    (tmp_path / "large/file").write_bytes(b"x" * 10_000)
+    checkpoint.symlink_to(tmp_path / "large")
+    found = next(one for one in hn.clean(finished)["items"] if one["path"] == str(checkpoint))
+    assert found["bytes"] < 1000
+
+
 def test_nothing_is_deleted_unless_asked(finished):
     before = names(finished)
     report = hn.clean(finished)

@@ -203,7 +203,7 @@ def test_every_fault_is_one_line_with_its_status(hardneg, monkeypatch, fault, st
 
 def test_sigterm_stops_like_ctrl_c(hardneg):
     hardneg("--version")
-    assert signal.getsignal(signal.SIGTERM) is cli.interrupt
+    assert signal.getsignal(signal.SIGTERM) is signal.getsignal(signal.SIGHUP) is cli.interrupt
     with pytest.raises(KeyboardInterrupt):
         cli.interrupt(signal.SIGTERM, None)
 

@@ -366,6 +366,7 @@ def test_any_format_opens_and_a_file_that_is_no_folder_says_how(tmp_path):
     assert hn.open_collection(collection.path).digest == collection.digest
     for place in (table, tmp_path / "nothing"):
         with pytest.raises(
-            ArtifactError, match=r"NO_MANIFEST: this is not the folder .*; open other formats with hardneg.open_collection"
+            ArtifactError,
+            match=r"NO_MANIFEST: this is not the folder .*; open other formats with hardneg.open_collection",
         ):
             Collection.open(place)

@@ -73,11 +73,13 @@ def test_every_fault_is_told_at_once_each_on_a_line_of_its_own():
 
 def test_all_texts_that_are_no_assignment_are_told_at_once():
     with pytest.raises(Faults) as raised:
-        read_overrides(["count=3", "alpha", "=5", " = 5"])
+        read_overrides(["count=3", "alpha", "=5", " = 5", ".seed=1", "optimiser..rate=1"])
     assert [line.split(";")[0] for line in raised.value.lines] == [
         "BAD_OVERRIDE: 'alpha' is not key=value",
         "BAD_OVERRIDE: '=5' is not key=value",
         "BAD_OVERRIDE: ' = 5' is not key=value",
+        "BAD_OVERRIDE: '.seed=1' is not key=value",
+        "BAD_OVERRIDE: 'optimiser..rate=1' is not key=value",
     ]
     assert raised.value.status == 2
 
@@ -231,13 +233,21 @@ def test_a_settings_file_is_toml(tmp_path):
     values = read_toml(tmp_path / "a.toml")
     assert values == {"count": 3, "prompt": "für: ", "optimiser": {"learning_rate": 1e-5}}
     assert build(Demo, values).prompt == "für: "
+    (tmp_path / "marked.toml").write_bytes(b"\xef\xbb\xbfcount = 3\n")  # as editors on Windows begin a file
+    assert read_toml(tmp_path / "marked.toml") == {"count": 3}
 
 
 def test_a_settings_file_that_cannot_be_read_is_one_line(tmp_path):
     (tmp_path / "bad.toml").write_text("count = 3\ncount 4\n")
+    (tmp_path / "digits.toml").write_text(f"count = {'1' * 5000}\n")
     (tmp_path / "latin.toml").write_bytes(b'prompt = "f\xfcr"\n')
     for name, error, code in (
         ("bad.toml", SettingsError, r"bad\.toml:2: BAD_TOML: not valid TOML .* at column 7\)"),
+        (
+            "digits.toml",
+            SettingsError,
+            r"digits\.toml: BAD_TOML: not valid TOML \(an integer has thousands of digits\)",
+        ),
         ("latin.toml", SettingsError, r"latin\.toml:1: BAD_TOML: not UTF-8 \(0xfc\)"),
         ("nowhere.toml", InputError, "NOT_FOUND"),
         ("bad.toml/below.toml", InputError, "NOT_FOUND"),

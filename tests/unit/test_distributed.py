@@ -1,14 +1,18 @@
 """Ranks, shards and the flag that asks to stop."""
 
+import os
+import pty
 import signal
 import socket
+import subprocess
+import sys
 import time
 from datetime import timedelta
 
 import pytest
 
 from hardneg.errors import Interrupted, PeerError, SettingsError
-from hardneg.process import distributed
+from hardneg.process import distributed, signals
 from hardneg.process.distributed import group, rank, shard_of, world_size
 from hardneg.process.signals import StopFlag, stop_flag
 
@@ -48,9 +52,10 @@ def test_the_first_signal_asks_and_the_second_aborts():
         flag._receive(signal.SIGINT, None)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_installed_flag_hears_signals(number):
-    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_installed_flag_hears_signals(number, monkeypatch):
+    monkeypatch.setattr(signals, "leave_terminal", lambda: None)  # pytest's own
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     flag = StopFlag()
     try:
         flag.install()
@@ -61,6 +66,37 @@ def test_an_installed_flag_hears_signals(number):
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
+
+
+def test_a_closed_terminal_stops_in_order_unless_it_was_said_to_be_ignored(tmp_path):
+    work = """
+import sys, time
+from pathlib import Path
+from hardneg.process.signals import stop_flag
+stop_flag.install()
+print("ready", flush=True)
+for _ in range(200):
+    time.sleep(0.05)
+    if stop_flag:
+        print("a line that nobody reads any more", flush=True)
+        Path(sys.argv[1]).write_text("saved")
+        break
+"""
+    saved = tmp_path / "saved"
+    child, terminal = pty.fork()
+    if not child:
+        os.execv(sys.executable, [sys.executable, "-c", work, str(saved)])
+    assert b"ready" in os.read(terminal, 100)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert saved.read_text() == "saved"
+    ignoring = (
+        "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); from hardneg.process.signals import stops"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", f"{ignoring}; print(len(stops()))"], capture_output=True, text=True, check=True
+    )
+    assert found.stdout == "2\n"
 
 
 # ---------------------------------------------------------------- what the launcher says

@@ -12,7 +12,7 @@ from pydantic import Field
 from hardneg import __version__
 from hardneg.config import Settings, operational
 from hardneg.errors import ArtifactError, BusyError, InputError, ResourceError
-from hardneg.experiment.folder import log_file, open_experiment
+from hardneg.experiment.folder import join_experiment, log_file, open_experiment
 from hardneg.storage.artifacts import digest_json, read_json, write_json
 
 pytestmark = pytest.mark.usefixtures("flushes")
@@ -126,6 +126,23 @@ def test_one_of_the_old_form_is_refused_in_one_line_and_left_as_it_is(tmp_path):
     assert line.startswith(f"{path}: {what}")
     assert fault.value.status == 4
     assert (path / "settings.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("left", ["results.json", "seal.json", "metrics.jsonl", "episodes"])
+def test_lost_settings_are_not_written_anew(tmp_path, left):
+    """They would say of what is there that it was made with them."""
+    start(tmp_path / "exp")
+    (tmp_path / "exp/settings.json").unlink()
+    start(tmp_path / "exp")  # nothing was made yet
+    (tmp_path / "exp/settings.json").unlink()
+    place = tmp_path / "exp" / left
+    place.mkdir() if left == "episodes" else place.write_text("{}")
+    for open_it in (open_experiment, join_experiment):
+        with pytest.raises(
+            ArtifactError, match=r"settings\.json: MISSING_FILE: this experiment has lost its settings"
+        ):
+            open_it(tmp_path / "exp", recipe="demo", settings=Demo(), inputs=INPUTS).__enter__()
+    assert not (tmp_path / "exp/settings.json").exists()
 
 
 def test_the_same_again_resumes_and_a_finished_one_stays_finished(tmp_path):

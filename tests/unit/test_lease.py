@@ -29,6 +29,16 @@ with artifacts.lease(Path(sys.argv[1])):
 """
 
 
+def test_a_lock_that_is_a_link_is_not_written_through(tmp_path):
+    (tmp_path / "mine.txt").write_text("keep me")
+    (tmp_path / "exp").mkdir()
+    (tmp_path / "exp/.lock").symlink_to(tmp_path / "mine.txt")
+    with pytest.raises(ResourceError, match="NOT_WRITABLE"), lease(tmp_path / "exp"):
+        pytest.fail("held")
+    assert holder_of(tmp_path / "exp") == ""
+    assert (tmp_path / "mine.txt").read_text() == "keep me"
+
+
 @pytest.fixture
 def holder(tmp_path):
     child = run_python(HOLDER, tmp_path / "experiment")

@@ -21,6 +21,14 @@ from hardneg.records import TokenBatch, offsets_of
 from worlds.few_texts import close, embed, tokens_of
 
 
+def test_a_fault_elsewhere_is_not_the_models(tmp_path):
+    (tmp_path / "model").mkdir()
+    with pytest.raises(FileNotFoundError), pretrained.usable(tmp_path / "model"):
+        (tmp_path / "cache/file").open()
+    with pytest.raises(InputError, match="BAD_MODEL"), pretrained.usable(tmp_path / "model"):
+        (tmp_path / "model/config.json").open()
+
+
 def test_defaults_of_a_plain_folder(bert, capfd):
     encoder = load_encoder(str(bert))
     assert encoder.settings == EncoderSettings(query_length=512, passage_length=512)

@@ -38,6 +38,31 @@ def test_a_group_that_is_not_counted_is_one_process():
 
 
 @pytest.mark.parametrize(
+    ("recipe", "changes", "line"),
+    [
+        (
+            "ar2",
+            {},
+            "ar2 has no role 'trainer' with these settings: one process mines and trains in turn; leave it out,",
+        ),
+        (
+            "star",
+            {},
+            "star has no role 'trainer' with these settings: one process mines and trains in turn; leave it out",
+        ),
+        ("ance", {"mode": "sync"}, "ance has no role 'trainer' with these settings"),
+    ],
+)
+def test_roles_that_the_settings_lack_are_refused_before_any_work(recipe, changes, line):
+    with pytest.raises(SettingsError) as refused:
+        prepare.check_processes(RECIPES[recipe], hn.settings_of(recipe, **changes), "trainer")
+    assert str(refused.value).startswith(f"NO_ROLE: {line}")
+    with pytest.raises(SettingsError, match="ance has no role 'boss'; use trainer, inferencer"):
+        prepare.check_processes(RECIPES["ance"], hn.settings_of("ance", mode="async"), "boss")
+    prepare.check_processes(RECIPES["ance"], hn.settings_of("ance", mode="async"), "trainer")
+
+
+@pytest.mark.parametrize(
     ("given", "line"),
     [
         ({"recipe": "star"}, "BAD_SETTING: trainer_devices = 2, and star mines and trains in turn; leave it out"),
@@ -54,8 +79,8 @@ def test_a_group_that_is_not_counted_is_one_process():
         ({"inferencer": 0}, "BAD_SETTING: inferencer_devices = 0; give 1 or more"),
         (
             {"inferencer": 2, "device": "cuda"},
-            "NO_DEVICE: trainer_devices = 2, inferencer_devices = 2 make 4 processes, and of CUDA devices "
-            "there are 3 here; ask for fewer, or for the device cpu",
+            "NO_DEVICE: trainer_devices = 2, inferencer_devices = 2 need 4 CUDA devices, "
+            "and there are 3; ask for fewer, or for the device cpu",
         ),
         (
             {"device": "cuda:1"},

@@ -179,6 +179,16 @@ def test_results_of_a_process_that_died_before_it_sealed_them(tmp_path):
     assert (path / SEAL).is_file()
 
 
+def test_lost_settings_and_a_lost_seal_are_found(tmp_path):
+    path = experiment(tmp_path / "exp", {"test": 1})
+    settings = (path / "settings.json").read_bytes()
+    (path / "settings.json").unlink()
+    assert faults(path) == [(str(path / "settings.json"), "MISSING_FILE")]
+    (path / "settings.json").write_bytes(settings)
+    (path / SEAL).unlink()
+    assert faults(path) == [(str(path / SEAL), "MISSING_FILE")]
+
+
 def test_derived_stores_may_go(tmp_path):
     path = experiment(tmp_path / "exp", {})
     (path / "cache").rename(tmp_path / "moved")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -14,9 +13,10 @@ from hardneg.api.inputs import Place, cache_at, holding
 from hardneg.arguments import checked
 from hardneg.data.tokens import KIND as TOKENS
 from hardneg.errors import ArtifactError
-from hardneg.experiment.layout import SETTINGS, Layout
+from hardneg.experiment.layout import SETTINGS, Layout, is_store
 from hardneg.models.source import REMEMBERED
 from hardneg.negatives.pool import PARTS
+from hardneg.process.progress import note
 from hardneg.report.scripts import SCRIPTS
 from hardneg.search.bm25 import KIND as BM25
 from hardneg.search.embedding_store import KIND as EMBEDDINGS
@@ -25,7 +25,6 @@ from hardneg.storage.disk import stale_below, sweep_below
 
 DERIVED = (TOKENS, BM25, SCRIPTS, PARTS)
 COLLECTIONS = "collections"  # the cache's folder of imported collections
-STORE = re.compile(r"[0-9a-f]{16,64}(\.lock)?")  # the name of a store in the cache, a digest, or of its lock
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,8 @@ def clean(experiment: Place, *, delete: bool = False) -> dict[str, Any]:
 
     The list never names what resuming, extending or ``inspect`` reads. For an experiment that is not finished, it
     names only the temporary files of processes that died. The derived stores of a finished experiment are made
-    again when they are needed. Stores outside the experiment's folder are left alone.
+    again when they are needed. Stores outside the experiment's folder are left alone, links to them too, and so is
+    whatever else lies in its cache.
 
     Returns
     -------
@@ -56,7 +56,7 @@ def clean(experiment: Place, *, delete: bool = False) -> dict[str, Any]:
     ArtifactError : this is no experiment.
     """
     folder = Path(experiment)
-    parts = [seed.path for seed in Layout(folder).seeds() if seed.settings.is_file()] or [folder]
+    parts = seeds_with_settings(Layout(folder)) or [folder]
     if not Layout(parts[0]).settings.is_file():
         what = f"there is no {SETTINGS} here, so this is no experiment"
         raise ArtifactError("NOT_EXPERIMENT", what, "give an experiment's folder", path=folder)
@@ -76,6 +76,17 @@ def clean(experiment: Place, *, delete: bool = False) -> dict[str, Any]:
         "bytes": sum(item.bytes for item in items),
         "deleted": delete,
     }
+
+
+def seeds_with_settings(layout: Layout) -> list[Path]:
+    """The folders of single seeds; a line names each that has lost its settings, and it is left out."""
+    found = []
+    for seed in layout.seeds():
+        if seed.settings.is_file():
+            found.append(seed.path)
+        else:
+            note(f"{seed.path}: {SETTINGS} is missing, so this seed is left out")
+    return found
 
 
 @checked
@@ -109,11 +120,6 @@ def shelves(root: Path) -> list[Path]:
     """The folders of a cache that hold stores, one for each kind of store."""
     places = [root / kind for kind in (COLLECTIONS, EMBEDDINGS, REMEMBERED, *DERIVED)]
     return [place for place in places if place.is_dir() and not place.is_symlink()]
-
-
-def is_store(place: Path) -> bool:
-    """Whether something in the cache is hardneg's own: its name says so, and it is no link."""
-    return STORE.fullmatch(place.name) is not None and not place.is_symlink()
 
 
 def used_last(place: Path) -> str:
@@ -189,5 +195,6 @@ def final_digests(folder: Path) -> set[str]:
 
 def item(path: Path, kind: str, why: str) -> Item:
     """The item of what is at ``path``, with its size."""
-    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    alone = path.is_symlink() or path.is_file()
+    files = [path] if alone else [file for file in path.rglob("*") if file.is_file()]
     return Item(str(path), kind, sum(file.lstat().st_size for file in files), why)

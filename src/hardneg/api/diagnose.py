@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from hardneg.api.audit import Sampling, audit_last_pool
+from hardneg.api.clean import seeds_with_settings
 from hardneg.api.inputs import Data, Place
 from hardneg.api.reopen import experiment_data
 from hardneg.arguments import checked
@@ -84,7 +85,7 @@ def seeds_of(folder: Path) -> list[Path]:
     layout = Layout(folder)
     if layout.settings.is_file():
         return []
-    return [seed.path for seed in layout.seeds() if seed.settings.is_file()]
+    return seeds_with_settings(layout)
 
 
 @checked

@@ -272,7 +272,16 @@ def check_given(pool: NegativePool | None, data: TrainingData, place: Path | Non
 
 
 def check_processes(recipe: Recipe, settings: TrainingSettings, role: str | None) -> None:
-    """Refuse several processes in place of the one that watches over roles; a role may be a group itself."""
+    """Refuse a role that the settings lack, and several processes in place of the one that starts the roles.
+
+    A role may be a group of processes itself.
+    """
+    if role is not None and role not in settings.roles:
+        what, fix = f"{recipe.name} has no role '{role}'", f"use {', '.join(settings.roles)}"
+        if not settings.roles:
+            what += " with these settings: one process mines and trains in turn"
+            fix = "leave it out, or set mode = async-fixed" if recipe.roles else "leave it out"
+        raise SettingsError("NO_ROLE", what, fix)
     if world_size() > 1 and settings.roles and role is None:
         what = f"{recipe.name} starts its roles from one process here, but {world_size()} processes were started"
         each = f"each by a torchrun of its own (--role {', --role '.join(settings.roles)})"
@@ -360,5 +369,6 @@ def check_experiment(out: Path, seeds: int) -> None:
     if several and not one and seeds == 1:
         raise ArtifactError("SEVERAL_SEEDS", "this holds the experiments of several seeds", fix, path=out)
     others = [] if one or several or not out.is_dir() else [path for path in out.iterdir() if path.name[0] != "."]
+    layout.check_settings()
     if any(path.name not in BEFORE_SETTINGS for path in others):
         raise SettingsClash(out)

@@ -18,7 +18,7 @@ from hardneg.data.tokens import KIND as TOKENS
 from hardneg.data.tokens import TokenStore
 from hardneg.errors import ArtifactError, HardnegError, InputError, SettingsError
 from hardneg.experiment.folder import read_settings
-from hardneg.experiment.layout import METRICS, RESULTS, SEAL, SETTINGS, STATES, VERSION_LOG
+from hardneg.experiment.layout import METRICS, RESULTS, SEAL, SETTINGS, STATES, VERSION_LOG, Layout
 from hardneg.experiment.metrics import Metrics
 from hardneg.experiment.results_manifest import KIND as EXPERIMENT
 from hardneg.experiment.results_manifest import check_made, read_seal
@@ -189,6 +189,9 @@ def check_run(path: Path, digest: Digest) -> tuple[int, int]:
 
 def check_sealed(file: Path, digest: Digest) -> tuple[int, int]:
     """Check the files of a finished experiment, and that its artefacts are those that it made."""
+    if not Layout(file.parent).settings.is_file():
+        what = "the settings of this experiment are missing"
+        raise ArtifactError("MISSING_FILE", what, "restore this file", path=Layout(file.parent).settings)
     manifest = read_seal(file.parent)
     check_files(file.parent, manifest, digest)
     check_made(file.parent)
@@ -213,6 +216,15 @@ def check_json(file: Path, digest: Digest) -> tuple[int, int]:
     return 1, file.stat().st_size
 
 
+def check_results(file: Path, digest: Digest) -> tuple[int, int]:
+    """Check that results are valid JSON, and that those of an experiment of one seed are sealed."""
+    layout = Layout(file.parent)
+    if layout.settings.is_file() and not layout.seal.is_file():
+        what = "the seal of this experiment is missing, and it has results"
+        raise ArtifactError("MISSING_FILE", what, "run its command again, which seals it", path=layout.seal)
+    return check_json(file, digest)
+
+
 def extent(manifest: Manifest) -> tuple[int, int]:
     """The numbers of files and bytes that a manifest names."""
     return len(manifest.files), sum(size for size, _ in manifest.files.values())
@@ -224,7 +236,7 @@ FILES: dict[str, tuple[str, Check]] = {
     METRICS: ("metrics", check_rows),
     VERSION_LOG: ("versions", check_rows),
     STATES: ("states", check_rows),
-    RESULTS: ("results", check_json),
+    RESULTS: ("results", check_results),
 }
 
 

@@ -24,6 +24,7 @@ from hardneg.cli.completing import VARIABLE, prepare_completion
 from hardneg.errors import HardnegError, SettingsError
 from hardneg.foreign_names import option_advice
 from hardneg.process import progress
+from hardneg.process.signals import leave_terminal, stops
 from hardneg.process.system import check_system
 
 app = application()
@@ -49,7 +50,8 @@ def run(arguments: Sequence[str]) -> int:
         set_logging(quiet=not QUIET.isdisjoint(arguments))
         if VARIABLE in os.environ:
             prepare_completion()
-        signal.signal(signal.SIGTERM, interrupt)
+        for number in set(stops()) - {signal.SIGINT}:
+            signal.signal(number, interrupt)
         check_system()
         if flag := without_value(words):
             raise SettingsError("USAGE", f"the value of {flag} is empty", f"give one, or leave {flag} out")
@@ -108,12 +110,25 @@ def describe(fault: BaseException) -> tuple[list[str], int]:
         return ["OUT_OF_MEMORY: memory ran out; take smaller batches, or free some memory"], 5
     if isinstance(fault, OSError) and fault.errno:
         where = f"{fault.filename}: " if fault.filename else ""
+        if not where and lost_folder():
+            return ["SYSTEM: the working directory was deleted; change to another one"], 5
         return [f"{where}SYSTEM: {fault.strerror}; check the path, its permissions and its disk"], 5
     return [f"BUG: {what}; this is a bug in hardneg, please report what --debug adds"], 70
 
 
+def lost_folder() -> bool:
+    """Whether the working directory is gone: then no relative path leads anywhere."""
+    try:
+        os.getcwd()
+    except OSError:
+        return True
+    return False
+
+
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """Stop at SIGTERM in the same way as at Ctrl-C."""
+    """Stop at SIGTERM and SIGHUP in the same way as at Ctrl-C."""
+    if number == signal.SIGHUP:
+        leave_terminal()
     raise KeyboardInterrupt
 
 

@@ -159,7 +159,7 @@ def open_experiment(
     Raises
     ------
     BusyError : another process holds the folder (exit 6).
-    ArtifactError : the folder holds another experiment: settings or inputs differ (exit 4).
+    ArtifactError : the folder holds another experiment (settings or inputs differ), or one without its settings.
     """
     layout = Layout(path)
     experiment = Experiment(path, cache or layout.cache)
@@ -169,6 +169,7 @@ def open_experiment(
     with lease(path), log_file(layout.log):
         sweep_below(path)
         record = record_of(recipe, settings, inputs, data, source)
+        layout.check_settings()
         if layout.settings.is_file():
             if check_same(read_settings(path), record, grows, path):
                 experiment.reopen()
@@ -196,13 +197,14 @@ def join_experiment(
 
     Raises
     ------
-    ArtifactError : the folder holds another experiment (exit 4).
+    ArtifactError : the folder holds another experiment, or one that has lost its settings (exit 4).
     """
     record, layout = record_of(recipe, settings, inputs, data, source), Layout(path)
     if not is_leader():
         yield Experiment(path, cache or layout.cache)
         return
     with log_file(layout.log):
+        layout.check_settings()
         if layout.settings.is_file():
             check_same(read_settings(path), record, (), path)
         else:

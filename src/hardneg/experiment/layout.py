@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from hardneg.errors import ArtifactError
 from hardneg.storage.lease import LOCK
 
 # Files of the folder itself.
@@ -34,12 +35,21 @@ LAST_MODEL = "last/model"  # the model after the last step, if another one may b
 RANKER = "ranker"  # the ranker that is trained together with the model
 FIRST_RANKER = "first-ranker"  # the ranker that both begin with, if it was trained here
 CACHE = "cache"
+EPISODES = "episodes"
 ROLES = "roles"
 RUNS = "runs"  # in the folder of a state: its runs; in the experiment's folder: runs written for people
 EXPORTS, CHECKPOINT = "models", "checkpoint"
 FIGURES = "figures"  # of the report: pictures, and their numbers
 PASSING = frozenset({CACHE, EXPORTS, CHECKPOINT, ROLES})  # what an experiment may delete again
 BEFORE_SETTINGS = frozenset({LOG, CACHE, ROLES, JUDGEMENTS})  # what may exist before the settings do
+
+
+STORE = re.compile(r"[0-9a-f]{16,64}(\.lock)?")  # the name of a store in a cache, a digest, or of its lock
+
+
+def is_store(place: Path) -> bool:
+    """Whether something in a cache is hardneg's own: its name says so, and it is no link."""
+    return STORE.fullmatch(place.name) is not None and not place.is_symlink()
 
 
 @dataclass(frozen=True)
@@ -240,14 +250,30 @@ class Layout:
         return self.path / "index"
 
     def stores(self, kind: str) -> list[Path]:
-        """The derived stores of a kind that are in the experiment's own cache."""
-        return sorted(self.cache.glob(f"{kind}/[!.]*"))
+        """The derived stores of a kind that are in the experiment's own cache.
+
+        A cache that is a link lies elsewhere, and other experiments may use it.
+        """
+        folder = self.cache / kind
+        return [] if self.cache.is_symlink() or folder.is_symlink() else sorted(filter(is_store, folder.glob("*")))
+
+    def check_settings(self) -> None:
+        """Refuse an experiment of one seed that has lost its settings.
+
+        They are written before anything else, so without them nobody knows what made the rest.
+        """
+        left = (self.results, self.seal, self.metrics, self.path / EPISODES)
+        if not self.settings.is_file() and not self.seeds() and any(place.exists() for place in left):
+            what = "this experiment has lost its settings"
+            raise ArtifactError(
+                "MISSING_FILE", what, "restore this file, or give a new folder", path=self.settings
+            )
 
     # ------------------------------------------------------------ episodes and states
 
     def episode(self, number: int) -> EpisodeFolder:
         """The paths of an episode, by its number."""
-        return EpisodeFolder(self.path / f"episodes/{number}")
+        return EpisodeFolder(self.path / f"{EPISODES}/{number}")
 
     @staticmethod
     def episode_within(relative: str) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import json
+import os
 import pickle
 import re
 import warnings
@@ -310,6 +311,13 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
+def lies_in(folder: Path, file: object) -> bool:
+    """Whether a file lies in a folder; ``file`` is what a system's fault names, and may be no path."""
+    if not isinstance(file, str | os.PathLike):
+        return True
+    return folder.resolve() in (Path(file).resolve(), *Path(file).resolve().parents)
+
+
 @contextmanager
 def usable(folder: Path) -> Iterator[None]:
     """Turn any exception from a model folder that cannot be used into one clear line.
@@ -321,6 +329,8 @@ def usable(folder: Path) -> Iterator[None]:
     except (HardnegError, MemoryError):
         raise
     except Exception as fault:
+        if isinstance(fault, OSError) and fault.filename is not None and not lies_in(folder, fault.filename):
+            raise  # not the model's fault: the cache cannot be written, for example
         first = str(fault).strip().splitlines()[0] if str(fault).strip() else type(fault).__name__
         if "allocate memory" in first:
             raise

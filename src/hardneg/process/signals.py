@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import stat
 from collections.abc import Iterator
 from types import FrameType
 
 from hardneg.errors import Interrupted
 
 
+def stops() -> tuple[signal.Signals, ...]:
+    """The signals at which this process stops.
+
+    SIGHUP, which comes when the terminal is closed, is among them unless somebody had it ignored (``nohup``).
+    """
+    hangs_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+    return (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hangs_up else []))
+
+
+def leave_terminal() -> None:
+    """Write no more to a terminal that was closed: a line that fails would end the work before it is saved."""
+    for number in (1, 2):
+        with contextlib.suppress(OSError):
+            if stat.S_ISCHR(os.fstat(number).st_mode):
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, number)
+                os.close(null)
+
+
 class StopFlag:
-    """A flag that SIGINT or SIGTERM raises; work looks at it where it can stop and resume.
+    """A flag that SIGINT, SIGTERM or SIGHUP raises; work looks at it where it can stop and resume.
 
     A second signal aborts at once: artefacts are atomic, so nothing is lost but the work since the last one.
     """
@@ -24,10 +45,12 @@ class StopFlag:
 
     def install(self) -> None:
         """Listen for the signals in this process."""
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in stops():
             signal.signal(number, self._receive)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            leave_terminal()
         if self.heard is not None:
             raise KeyboardInterrupt
         self.heard = number

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from hardneg.errors import Interrupted
 from hardneg.process.progress import note
-from hardneg.process.signals import stop_flag
+from hardneg.process.signals import stop_flag, stops
 
 PLACES = ("--standalone", "--local-addr=127.0.0.1", f"--log-dir={os.devnull}")  # a free port; no folders of logs
 
@@ -17,8 +17,8 @@ PLACES = ("--standalone", "--local-addr=127.0.0.1", f"--log-dir={os.devnull}")  
 def run_group(arguments: Sequence[str], processes: int) -> int:
     """Run ``hardneg ARGUMENTS`` in so many processes that work together, and wait until all have ended.
 
-    If one of them ends with a fault, the others are asked to stop; so are all at SIGINT or SIGTERM. This process
-    computes nothing.
+    If one of them ends with a fault, the others are asked to stop; so are all at SIGINT, SIGTERM or SIGHUP. This
+    process computes nothing.
 
     Returns
     -------
@@ -33,7 +33,7 @@ def run_group(arguments: Sequence[str], processes: int) -> int:
     from torch.distributed.run import parse_args, run
 
     logging.disable(logging.CRITICAL)  # of the agent; what matters is said in a line
-    for asked in (signal.SIGINT, signal.SIGTERM):
+    for asked in stops():
         signal.signal(asked, signal.default_int_handler)  # until the agent listens itself
     stop_flag.check()
     told = [*PLACES, f"--nproc-per-node={processes}", "--module", "hardneg", *arguments]

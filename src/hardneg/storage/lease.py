@@ -36,7 +36,9 @@ def lease(directory: Path) -> Iterator[None]:
     with disk_faults(directory):
         make_folder(directory)
         point("open", directory / LOCK)
-        handle = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        handle = os.open(
+            directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644
+        )  # the name is written there
     try:
         with disk_faults(directory):
             if not _locked(handle):
@@ -88,7 +90,7 @@ def holder_of(directory: Path) -> str:
     This tries the lock for an instant in shared mode, so that two processes that look do not see each other.
     """
     try:
-        handle = os.open(directory / LOCK, os.O_RDONLY)
+        handle = os.open(directory / LOCK, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
         return ""
     try:

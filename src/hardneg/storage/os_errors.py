@@ -22,7 +22,7 @@ REFUSED = (
     errno.EISDIR,
     errno.ENOTEMPTY,
     errno.ENAMETOOLONG,
-    errno.EFBIG,
+    errno.ELOOP,
     errno.ENOLCK,
     errno.EOPNOTSUPP,
 )
@@ -48,6 +48,9 @@ def disk_faults(path: Path, *, needed: int | None = None) -> Iterator[None]:
         if number in REFUSED:
             what = f"cannot write ({os.strerror(number)})"
             raise ResourceError("NOT_WRITABLE", what, "choose another place", path=path) from fault
+        if number == errno.EFBIG:
+            fix = "raise the limit of file sizes (ulimit -f), or choose another place"
+            raise ResourceError("NOT_WRITABLE", f"cannot write ({os.strerror(number)})", fix, path=path) from fault
         if number == errno.EIO:
             what = "the disk reported an I/O error"
             raise ResourceError("IO_ERROR", what, "check the disk", path=path) from fault
