@@ -223,7 +223,7 @@ def test_an_index_of_another_collection_is_refused_and_the_corrected_command_beg
     judged = {query: ["p000"] for query in texts}
     other = hn.Collection.from_lists(named, texts, {"train": judged, "test": judged}, to=tmp_path / "other")
     out, options = tmp_path / "exp", {"data": other, "cache": None, "splits": hn.Splits(dev="none")}
-    with pytest.raises(ArtifactError, match="OTHER_INDEX: an index of texts ") as no:
+    with pytest.raises(ArtifactError, match="OTHER_INDEX: the index is of texts ") as no:
         train(out, built / "flat", **options)
     assert no.value.status == 4
     assert not (out / "settings.json").exists()

@@ -56,7 +56,7 @@ def test_without_its_checkpoints_it_does_not_wait_for_what_was_deleted(train, tm
     train(out, keep_versions=1, horizon=40)
     for checkpoint in checkpoints(out / "episodes/1/checkpoint"):
         remove(checkpoint)
-    with pytest.raises(ArtifactError, match="MISSING_FILE: training begins before"):
+    with pytest.raises(ArtifactError, match="MISSING_FILE: the checkpoints are missing"):
         train(out, keep_versions=1, horizon=40, refreshes=5)
 
 

@@ -101,7 +101,7 @@ def test_mixtures_that_nobody_scored_are_refused_before_training(plain, world, r
     common = COMMON | {"steps": [2], "measures": "RR@10", "device": "cpu", "distill": "kl"}
     where = world.collection, world.calm, tmp_path / "exp"
     options = {"negatives": tmp_path / "scored", "mixtures": mixtures, **common}
-    with pytest.raises(SettingsError, match=r"NO_TEACHER: .* not of the scored pool"):
+    with pytest.raises(SettingsError, match=r"NO_TEACHER: .* not from the scored pool"):
         hn.train("warmup", *where, **options)
     assert not (tmp_path / "exp").exists()
     source = ModelSource.at(world.calm)

@@ -164,7 +164,7 @@ def test_what_is_assumed_is_said(counted):
     data, encoder = counted
     facts = describe_work(work_of(data, devices=Devices(2, 8)), encoder, seeds=1, measure=True)["facts"]
     assert facts["devices"].startswith("16 on 2 machines, each as fast as this one")
-    assert "gradients pass at 1.25 GB/s" in facts["assumed"]
+    assert "gradients are sent at 1.25 GB/s" in facts["assumed"]
     assert "time to exchange gradients" in facts
     alone = describe_work(work_of(data), encoder, seeds=1, measure=True)["facts"]
     assert not {"devices", "assumed", "time to exchange gradients"} & set(alone)

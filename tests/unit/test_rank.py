@@ -84,7 +84,7 @@ def test_runs_that_share_no_query_are_told_in_one_line(pair, tmp_path, caplog):
 
 def test_a_run_that_is_read_is_not_replaced(pair, tmp_path):
     before = Path(pair[0]).read_bytes()
-    with pytest.raises(SettingsError, match="would be lost"):
+    with pytest.raises(SettingsError, match="would be overwritten"):
         hn.fuse(pair, pair[0])
     assert Path(pair[0]).read_bytes() == before
 

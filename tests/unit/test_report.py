@@ -151,7 +151,7 @@ def test_advice_follows_from_the_results():
     forgotten = [{"before": "untrained", "after": "episode-1", "forgotten": 0.4}]
     found = verdict(results(comparison(0.1, 0.4), kept=kept, forgetting=forgotten), queries=16).advice
     assert any("keep=best" in line and "episode-1" in line for line in found)
-    assert any("16 tell only large" in line for line in found)
+    assert any("with 16, only large" in line for line in found)
     assert any("40%" in line for line in found)
     dev = {"a": 0.1, "b": 0.2, "last": 0.3}
     rising = verdict(results(comparison(0.1, 0.01), kept={"state": "last", "of": dev}))

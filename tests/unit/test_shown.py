@@ -125,7 +125,7 @@ def test_dicts_rows_and_files_are_the_same_run(collection, bm25, tmp_path):
     assert hn.evaluate({**bm25}, qrels=judged)["measures"] == told["measures"]
     tests = hn.compare([bm25, tmp_path / "run.trec", rows], data=collection)
     assert {(one["a"], one["difference"]) for one in tests} <= {("run 1", 0.0), (str(tmp_path / "run.trec"), 0.0)}
-    with pytest.raises(SettingsError, match="a run of rows says no ids"):
+    with pytest.raises(SettingsError, match="a run of rows has no ids"):
         hn.evaluate(rows, qrels=judged)
     other = Run(rows.query_rows, rows.offsets, rows.passage_rows, rows.scores, collection="another")
     with pytest.raises(ArtifactError, match="OTHER_COLLECTION"):
