@@ -434,7 +434,7 @@ def test_an_experiment_without_results_has_the_figures_that_were_measured(finish
     for name in ("results.json", "states.jsonl", "seal.json"):
         (copied / name).unlink()
     _, drawn = drawn_of(copied)
-    at_the_end = {"comparisons"}
+    at_the_end = {"comparisons", "fused", "fused_tests"}
     missing = {name for name, one in whole.items() if one.table is not None and drawn[name].table is None}
     assert missing == at_the_end
     same = (
