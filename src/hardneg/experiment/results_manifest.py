@@ -69,8 +69,16 @@ def check_seal(folder: Path) -> None:
     ------
     ArtifactError : a file is damaged or missing.
     """
-    if is_sealed(folder):
+    if not is_sealed(folder):
+        return
+    try:
         check_files(folder, read_seal(folder), digest_file)
+    except ArtifactError as fault:
+        results = Layout(folder).results
+        if fault.path != results or not results.is_file():
+            raise
+        fix = "delete this file and run the same command again: it makes the results anew"
+        raise ArtifactError(fault.code, fault.what, fix, path=results) from fault
 
 
 def check_made(folder: Path) -> None:
