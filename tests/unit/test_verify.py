@@ -166,7 +166,8 @@ def test_another_artefact_in_the_place_of_one_that_was_made(tmp_path):
 def test_damaged_results_are_not_returned(tmp_path):
     path = experiment(tmp_path / "exp", {"test": 1})
     (path / "results.json").write_text('{\n "test": 2\n}\n')
-    with opened(path) as experiment_, pytest.raises(ArtifactError, match=r"results\.json: CORRUPT: .*; delete this file and run"):
+    told = r"results\.json: CORRUPT: .*; delete this file and run"
+    with opened(path) as experiment_, pytest.raises(ArtifactError, match=told):
         _ = experiment_.results
 
 
