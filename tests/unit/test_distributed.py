@@ -56,6 +56,7 @@ def test_the_first_signal_asks_and_the_second_aborts():
 def test_an_installed_flag_hears_signals(number, monkeypatch):
     monkeypatch.setattr(signals, "leave_terminal", lambda: None)  # pytest's own
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # who runs the tests may ignore it
     flag = StopFlag()
     try:
         flag.install()
@@ -85,6 +86,7 @@ for _ in range(200):
     saved = tmp_path / "saved"
     child, terminal = pty.fork()
     if not child:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # who runs the tests may ignore it
         os.execv(sys.executable, [sys.executable, "-c", work, str(saved)])
     assert b"ready" in os.read(terminal, 100)
     os.close(terminal)

@@ -49,7 +49,9 @@ def fused_results(seen: Seen, judge: Judge, *, seed: int) -> dict[str, Any]:
 def fused_run(seen: Seen, state: str, split: str, judge: Judge) -> Evaluation:
     """The evaluation of a state's run of a split, fused with BM25's: equal scores rank as in the runs' files."""
     id_rank = judge.data.collection.passage_ids.id_rank
-    runs = [in_file_order(seen[name].runs[split], id_rank) for name in (BM25, state)]
+    dense = seen[state].runs[split]
+    words = replace(seen[BM25].runs[split], unit=dense.unit)  # BM25 reads documents whole, a model by their chunks
+    runs = [in_file_order(run, id_rank) for run in (words, dense)]
     run = fuse(runs, k=judge.depth, id_rank=id_rank)
     return judge.evaluate({split: run})[split]
 
