@@ -242,8 +242,7 @@ def describe_work(
     ----------
     own : the model as it came, if it is measured besides the model that training starts from.
 
-    With several ``work.devices``, time and memory are those of so many devices like this one. The disk is the
-    same.
+    With several ``work.devices``, time and memory are of so many devices like this one; disk is the same.
 
     Returns
     -------
