@@ -179,6 +179,19 @@ def test_a_file_holds_data_model_and_out_too(hardneg, world, tmp_path):
     assert (status, err) == (2, f"{tmp_path}/c.toml: BAD_SETTING: data = 3; give a text\n")
 
 
+def test_a_file_may_name_places_in_the_home_folder(hardneg, world, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(world[0].path.parent))
+    names = {"data": f"~/{world[0].path.name}", "model": str(world[1]), "out": "~nobody-of-this-name/e"}
+    file = tmp_path / "c.toml"
+    file.write_text("\n".join(f"{name} = {json.dumps(value)}" for name, value in names.items()))
+    status, _, err = hardneg("train", "star", "--config", file, "--dry-run")
+    assert status == 2
+    assert err.startswith("NO_HOME: ~nobody-of-this-name/e begins")
+    assert hardneg("train", "star", "--config", file, "--dry-run", "--out", tmp_path / "e")[0] == 0
+    file.write_text(file.read_text().replace("~nobody-of-this-name", "~"))
+    assert hardneg("train", "star", "--config", file, "--dry-run")[0] == 0
+
+
 def written(tmp_path, text, name="c.toml"):
     (tmp_path / name).write_text(text)
     return tmp_path / name

@@ -6,8 +6,9 @@ import pytest
 
 from calls import uncalled
 from faults.injected import settle
+from hardneg.errors import SettingsError
 from hardneg.storage import digests
-from hardneg.storage.digests import cached_digest, digest_file, digest_json
+from hardneg.storage.digests import cache_root, cached_digest, digest_file, digest_json
 
 
 @pytest.fixture(autouse=True)
@@ -84,3 +85,22 @@ def test_without_a_writable_cache_digests_are_computed(tmp_path, monkeypatch):
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken/digests.sqlite").write_text("this is no database, whatever its name may be")
     assert cached_digest(file) == digest_file(file)
+
+
+def test_the_cache_may_lie_in_a_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("HARDNEG_CACHE", "~/store")
+    assert cache_root() == tmp_path / "store"
+    monkeypatch.delenv("HARDNEG_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert cache_root() == tmp_path / ".cache/hardneg"
+
+
+def test_without_a_home_folder_one_line_says_what_to_set(tmp_path, monkeypatch):
+    monkeypatch.setenv("HARDNEG_CACHE", "~nobody-of-this-name/store")
+    with pytest.raises(SettingsError, match=r"NO_HOME: ~nobody-of-this-name/store begins .* set HARDNEG_CACHE"):
+        cache_root()
+    file = tmp_path / "big"
+    file.write_bytes(b"one")
+    settle(file)
+    assert cached_digest(file) == digest_file(file)  # a digest does not need the cache

@@ -214,6 +214,14 @@ def test_broken_folders_are_named(copied, message):
     assert str(copied) in str(fault.value)
 
 
+def test_a_folder_that_holds_a_model_names_it(copied, tmp_path):
+    (tmp_path / "exp").mkdir()
+    copied.rename(tmp_path / "exp/model")
+    (tmp_path / "exp/config.json").write_text((tmp_path / "exp/model/config.json").read_text())
+    with pytest.raises(InputError, match=r"NO_WEIGHTS: .*; name the folder .*/exp/model$"):
+        load_encoder(str(tmp_path / "exp"))
+
+
 def test_a_folder_that_is_no_encoder(copied):
     (copied / "config.json").write_text(json.dumps({"model_type": "t5"}))
     with pytest.raises(HardnegError, match="UNSUPPORTED_MODEL: a model of type t5"):

@@ -111,6 +111,7 @@ def flags_of(parameters: Iterable[Any], recipe: str) -> dict[str, str]:
 def with_config(given: dict[str, Any]) -> dict[str, Any]:
     """The options, completed by what the file of ``--config`` names besides settings; options win over it."""
     from hardneg.config import split_config
+    from hardneg.storage.digests import in_home
 
     named: dict[str, Any] = {} if given["config"] is None else split_config(given["config"])[0]
     found = {name: named.get(name) if value is None else value for name, value in given.items()}
@@ -118,6 +119,8 @@ def with_config(given: dict[str, Any]) -> dict[str, Any]:
         if found[name] is None:
             fix = f"give it, or write {name} = ... into the file of --config"
             raise SettingsError("USAGE", f"Missing option '--{name}'", fix)
+        if str(found[name]).startswith("~"):  # no shell has read the file
+            found[name] = str(in_home(str(found[name])))
     given = {name: value for name, value in found.items() if value is not None or name not in SPLITS}
     return given | {"out": Path(str(found["out"]))}
 

@@ -22,6 +22,7 @@ from hardneg.errors import HardnegError, InputError, SettingsError, TrustError
 from hardneg.models import code
 from hardneg.models.source import PACKAGE, ModelSource
 from hardneg.shown import json_kind
+from hardneg.storage.digests import in_home
 
 if TYPE_CHECKING:  # importing it takes seconds, and a search with a remembered model does not need it
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -65,7 +66,7 @@ def locate(model: str, source: ModelSource) -> Path:
     """
     if model.startswith(PACKAGE):
         return _in_package(model.removeprefix(PACKAGE))
-    folder = Path(model).expanduser()
+    folder = in_home(model)
     if folder.is_dir():
         return folder
     if folder.exists():
@@ -188,7 +189,9 @@ def find_weights(folder: Path, source: ModelSource, safe: tuple[str, ...] = SAFE
             "pass --allow-bin (allow_bin=True) to read them with torch's restricted loader",
             path=folder,
         )
-    raise InputError("NO_WEIGHTS", f"there is no {safe[0]}", "get the model folder again", path=folder)
+    inner = folder / "model"  # as in the folder of an experiment that has lost its settings
+    fix = f"name the folder {inner}" if (inner / safe[0]).is_file() else "get the model folder again"
+    raise InputError("NO_WEIGHTS", f"there is no {safe[0]}", fix, path=folder)
 
 
 @contextmanager

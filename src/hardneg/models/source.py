@@ -8,6 +8,7 @@ from typing import Any
 
 from hardneg.models.code import allowed_code
 from hardneg.process.threads import pick_device
+from hardneg.storage.digests import in_home
 
 PACKAGE = "package:"  # before the name of an installed package that carries a model
 REMEMBERED = "models"  # the cache's folder of what was read of models, so that they are opened faster
@@ -62,7 +63,7 @@ class ModelSource:
     @property
     def hub_name(self) -> str | None:
         """The model's name on the hub, if that is where it comes from."""
-        local = self.model.startswith(PACKAGE) or Path(self.model).expanduser().exists()
+        local = self.model.startswith(PACKAGE) or in_home(self.model).exists()
         return None if local else self.model
 
     @property

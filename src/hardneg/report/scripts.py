@@ -30,8 +30,8 @@ def libraries() -> str:
     import vl_convert
 
     version = str(vl_convert.__version__)  # type: ignore[attr-defined]
-    place = cache_root() / SCRIPTS / digest_json([SCRIPTS, version])[:32]
     try:
+        place = cache_root() / SCRIPTS / digest_json([SCRIPTS, version])[:32]
         return kept(place, {"vl-convert": version})
     except (HardnegError, OSError):
         return bundled()

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from hardneg.errors import SettingsError
+
 SETTLED_NS = 2_000_000_000  # coarsest clock of a file system: a file this fresh may change and keep its time
 LARGE = 1 << 18  # bytes; a smaller file is hashed in less time than it takes to ask the database for it
 
@@ -35,11 +37,29 @@ def cache_root() -> Path:
     """The user's cache folder: ``$HARDNEG_CACHE``, else ``$XDG_CACHE_HOME/hardneg``, else ``~/.cache/hardneg``.
 
     As the XDG base directory specification asks, a relative ``$XDG_CACHE_HOME`` is ignored.
+
+    Raises
+    ------
+    SettingsError : the user has no home folder, as in some containers, and neither variable is set.
     """
     if own := os.environ.get("HARDNEG_CACHE"):
-        return Path(own)
+        return in_home(own)
     shared = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (shared if shared.is_absolute() else Path.home() / ".cache") / "hardneg"
+    return (shared if shared.is_absolute() else in_home("~/.cache")) / "hardneg"
+
+
+def in_home(path: str) -> Path:
+    """A path whose ``~`` or ``~user`` at the beginning is replaced by the home folder, as shells do it.
+
+    Raises
+    ------
+    SettingsError : nobody has this name, or the user has no home folder.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        what = f"{path} begins in a home folder that does not exist"
+        raise SettingsError("NO_HOME", what, "set HARDNEG_CACHE, or write the path without ~") from None
 
 
 def cached_digest(path: Path) -> str:
@@ -65,5 +85,5 @@ def cached_digest(path: Path) -> str:
             digest = digest_file(path)
             database.execute("INSERT OR REPLACE INTO digests VALUES (?,?,?,?,?)", (*identity, digest))
             return digest
-    except (sqlite3.Error, OSError):  # without a writable cache the file is verified all the same
+    except (sqlite3.Error, OSError, SettingsError):  # without a writable cache the file is verified all the same
         return digest_file(path)
