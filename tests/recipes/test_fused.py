@@ -5,6 +5,8 @@ import pytest
 import hardneg as hn
 from hardneg.api.diagnose import opened_at
 from hardneg.cli.ending import ending_text
+from hardneg.cli.tables import pooled_table
+from hardneg.diagnostics.seeds import pool_seeds
 from hardneg.report.facts_results import fused_table, fused_tests_table
 from hardneg.report.table import NotMeant, NotRecorded
 from hardneg.report.verdict import verdict
@@ -125,3 +127,12 @@ def test_advice_names_what_fusing_gives():
     )
     told["fused"]["comparisons"][0]["p"] = 0.2
     assert "fuse" not in verdict(told).advice[0]
+
+
+def test_several_seeds_show_the_fused_states_beside_the_others(trained):
+    results, out = trained
+    table = pooled_table(pool_seeds({1: results, 2: results}), out)
+    value = results["fused"]["test"]["final+bm25"]["RR@10"]
+    rows = [line for line in table.splitlines() if line.startswith("final + BM25")]
+    assert len(rows) == 2, "dev and test"
+    assert f"{value:.4f} ±0.0000" in rows[1]

@@ -143,6 +143,16 @@ def test_seeds_are_pooled_in_order_measure_by_measure():
     assert pool_seeds(results) == pooled
 
 
+def test_what_fusing_gives_is_pooled_without_its_tests():
+    def one(value):
+        fused = {"method": "rrf", "rank_constant": 60, "test": {"final+bm25": {"RR@10": value}}}
+        return {"test": {"final": {"RR@10": 0.5}}, "fused": {**fused, "comparisons": [{"p": 0.5}]}}
+
+    pooled = {"method": "rrf", "rank_constant": 60, "test": {"final+bm25": {"RR@10": spread([0.25, 0.75])}}}
+    assert pool_seeds({1: one(0.25), 2: one(0.75)})["fused"] == pooled
+    assert "fused" not in pool_seeds({1: one(0.25), 2: {"test": {"final": {"RR@10": 0.5}}}})
+
+
 def test_forgetting_is_pooled_between_states_that_all_seeds_went_through():
     def row(after, forgotten):
         return {

@@ -166,11 +166,12 @@ def forgetting_table(steps: Sequence[Mapping[str, Any]]) -> str:
 
 
 def pooled_table(results: Mapping[str, Any], out: Path) -> str:
-    """Mean and deviation over seeds."""
+    """Mean and deviation over seeds, of the states alone and fused with BM25."""
     parts = []
     for split in ("dev", "test"):
         if results.get(split):
-            means = {state: pooled_values(measured) for state, measured in results[split].items()}
+            measured_all = results[split] | results.get("fused", {}).get(split, {})
+            means = {state: pooled_values(measured) for state, measured in measured_all.items()}
             parts.append(f"{split}, mean ± deviation over seeds {results['seeds']}\n{states_table(means)}")
     if results.get("forgetting"):
         parts.append(forgetting_table([pooled_values(step) for step in results["forgetting"]]))

@@ -14,17 +14,14 @@ def pool_seeds(results: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     """Mean, standard deviation and values over seeds, for every measure of every state and for forgetting.
 
     A state that not all seeds have is left out (such as the last one, if another was kept). Forgetting is pooled
-    between states that all seeds went through; asynchronous runs may go through different ones.
+    between states that all seeds went through; asynchronous runs may go through different ones. Of what fusing with
+    BM25 gives, the measures are pooled; the tests are those of each seed alone.
     """
     seeds = sorted(results)
-    pooled: dict[str, Any] = {"seeds": seeds}
-    for split in ("test", "dev"):
-        if split in results[seeds[0]]:
-            pooled[split] = {
-                state: {name: spread([results[seed][split][state][name] for seed in seeds]) for name in measured}
-                for state, measured in results[seeds[0]][split].items()
-                if all(state in results[seed][split] for seed in seeds)
-            }
+    pooled: dict[str, Any] = {"seeds": seeds} | pooled_measures([results[seed] for seed in seeds])
+    if all("fused" in results[seed] for seed in seeds):
+        fused = [results[seed]["fused"] for seed in seeds]
+        pooled["fused"] = {name: fused[0][name] for name in ("method", "rank_constant")} | pooled_measures(fused)
     steps = [{(row["before"], row["after"]): row for row in results[seed].get("forgetting", [])} for seed in seeds]
     shared = [step for step in steps[0] if all(step in found for found in steps)]
     if (examined := results[seeds[0]].get("examined")) is not None:
@@ -38,6 +35,19 @@ def pool_seeds(results: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     if kept := {str(seed): results[seed]["kept"] for seed in seeds if "kept" in results[seed]}:
         pooled["kept"] = kept
     return pooled
+
+
+def pooled_measures(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """By split and state, the spread of every measure of the states that all ``results`` have."""
+    return {
+        split: {
+            state: {name: spread([found[split][state][name] for found in results]) for name in measured}
+            for state, measured in results[0][split].items()
+            if all(state in found[split] for found in results)
+        }
+        for split in ("test", "dev")
+        if split in results[0]
+    }
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
