@@ -14,8 +14,8 @@ def pool_seeds(results: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     """Mean, standard deviation and values over seeds, for every measure of every state and for forgetting.
 
     A state that not all seeds have is left out (such as the last one, if another was kept). Forgetting is pooled
-    between states that all seeds went through; asynchronous runs may go through different ones. Of what fusing with
-    BM25 gives, the measures are pooled; the tests are those of each seed alone.
+    between states that all seeds went through; asynchronous runs may go through different ones. The measures
+    of states fused with BM25 are pooled, too; their tests are those of each seed alone.
     """
     seeds = sorted(results)
     pooled: dict[str, Any] = {"seeds": seeds} | pooled_measures([results[seed] for seed in seeds])
