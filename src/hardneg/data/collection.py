@@ -49,6 +49,7 @@ from hardneg.storage.artifacts import (
     open_artifact,
     publish,
     read_json,
+    read_manifest,
 )
 
 KIND = "collection"
@@ -206,6 +207,9 @@ class Collection(Shown):
             there = f"there are {', '.join(self.splits)}" if self.splits else "import it with judgements"
             what = f"no split {split!r}{'' if self.n_queries else ': this is a corpus without queries'}"
             raise SettingsError("UNKNOWN_SPLIT", what, there)
+        if content_digest(read_manifest(self.path)) != self.digest:
+            what, fix = "this folder holds another collection than when it was opened", "open it again"
+            raise ArtifactError("INPUT_CHANGED", what, fix, path=self.path)
         parts = (load_array(self.path / QRELS.format(split=split, part=part)) for part in QRELS_PARTS)
         return Qrels(*(np.asarray(part) for part in parts))
 

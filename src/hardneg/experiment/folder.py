@@ -106,13 +106,14 @@ class Experiment:
 
     @property
     def timing(self) -> list[dict[str, Any]]:
-        """The rows of ``timing.jsonl`` so far; an incomplete line is left out."""
+        """The rows of ``timing.jsonl`` so far; a line that is incomplete or damaged is left out."""
         if not self.layout.timing.is_file():
             return []
-        rows = []
-        for line in self.layout.timing.read_text("utf-8").splitlines():
+        rows: list[dict[str, Any]] = []
+        for line in self.layout.timing.read_bytes().splitlines():
             with contextlib.suppress(ValueError):
-                rows.append(json.loads(line))
+                row = json.loads(line)
+                rows += [row] if isinstance(row, dict) and "stage" in row else []
         return rows
 
     @property

@@ -97,15 +97,24 @@ class MarginLog:
         ArtifactError : the digest differs; nothing is changed.
         """
         self.waiting.clear()
-        if not is_leader() or not self.path.is_file():
-            return
-        lines = self.path.read_bytes().splitlines(keepends=True)
+        if is_leader():
+            kept = self._checked(episode, step, sha256)
+            if self.path.is_file():
+                with publish_file(self.path) as stream:
+                    stream.write(kept)
+
+    def check(self, episode: int, step: int, sha256: str | None) -> None:
+        """Refuse lines that are not those of this digest, up to this step of ``episode``; as :meth:`truncate`."""
+        if is_leader():
+            self._checked(episode, step, sha256)
+
+    def _checked(self, episode: int, step: int, sha256: str | None) -> bytes:
+        lines = self.path.read_bytes().splitlines(keepends=True) if self.path.is_file() else []
         kept = b"".join(line for line in lines if line.endswith(b"\n") and _place(line) <= (episode, step))
         if sha256 is not None and hashlib.sha256(kept).hexdigest() != sha256:
             what = f"not what was written up to step {step} in episode {episode}"
             raise ArtifactError("CORRUPT", what, "restore the file, or give a new folder", path=self.path)
-        with publish_file(self.path) as stream:
-            stream.write(kept)
+        return kept
 
 
 def _place(line: bytes) -> tuple[int, int]:

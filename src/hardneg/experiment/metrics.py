@@ -14,6 +14,8 @@ from hardneg.storage.artifacts import digest_file, publish_file
 from hardneg.storage.disk import append_lines
 
 Mirror = Callable[[Sequence[Mapping[str, Any]]], None]
+KEYS = {"episode": int, "step": int, "model": str}  # what every row has
+RESTORE = "restore the file, or give a new folder"
 
 
 class Metrics:
@@ -47,10 +49,13 @@ class Metrics:
     def _row(self, number: int, line: bytes) -> dict[str, Any]:
         try:
             row: dict[str, Any] = json.loads(line)
-            return row
         except ValueError as fault:
-            what, fix = f"not valid JSON ({fault})", "remove the line"
-            raise ArtifactError("BAD_JSON", what, fix, path=self.path, line=number) from fault
+            what = f"not valid JSON ({fault})"
+            raise ArtifactError("BAD_JSON", what, RESTORE, path=self.path, line=number) from fault
+        if not isinstance(row, dict) or any(not isinstance(row.get(key), kind) for key, kind in KEYS.items()):
+            what = f"not the metrics of a step, which have {', '.join(KEYS)}"
+            raise ArtifactError("CORRUPT", what, RESTORE, path=self.path, line=number)
+        return row
 
     def digest(self) -> str:
         """SHA-256 of all rows."""
@@ -70,7 +75,16 @@ class Metrics:
         """
         if not is_leader():
             return
+        data = self._checked(episode, made, sha256)
+        with publish_file(self.path) as stream:
+            stream.write(data)
 
+    def check(self, episode: int, made: Mapping[str, int], sha256: str | None) -> None:
+        """Refuse rows that are not those of this digest, up to these steps of ``episode``; as :meth:`truncate`."""
+        if is_leader():
+            self._checked(episode, made, sha256)
+
+    def _checked(self, episode: int, made: Mapping[str, int], sha256: str | None) -> bytes:
         def is_kept(row: Mapping[str, Any]) -> bool:
             now = row["episode"] == episode and row["step"] <= made.get(row["model"], 0)
             return bool(now or row["episode"] < episode)
@@ -79,6 +93,5 @@ class Metrics:
         if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
             steps = " and ".join(f"{count} of the {name}" for name, count in made.items())
             what = f"not what was written up to step {steps} in episode {episode}"
-            raise ArtifactError("CORRUPT", what, "restore the file, or give a new folder", path=self.path)
-        with publish_file(self.path) as stream:
-            stream.write(data)
+            raise ArtifactError("CORRUPT", what, RESTORE, path=self.path)
+        return data

@@ -18,12 +18,12 @@ from typing import Any, ClassVar, Protocol
 from torch import nn
 
 from hardneg import keyed_random
-from hardneg.errors import Interrupted, NumericError
+from hardneg.errors import ArtifactError, Interrupted, NumericError
 from hardneg.process.distributed import agreed, by_leader
 from hardneg.process.progress import track
 from hardneg.storage.artifacts import is_current, read_manifest
 from hardneg.training.batches import PROBE_EVERY
-from hardneg.training.checkpoint import keep_newest, latest_checkpoint, restore, save_checkpoint
+from hardneg.training.checkpoint import checkpoints, keep_newest, latest_checkpoint, restore, save_checkpoint
 from hardneg.training.counted_tokens import tokens_trained
 from hardneg.training.gradient_norms import layer_norms, layers_of
 from hardneg.training.loop import Batch, NotFinite, Objective, Step, train_steps
@@ -47,6 +47,10 @@ class Rows(Protocol):
         """Drop the rows of an episode's steps beyond ``made``, the number of steps of each model."""
         ...
 
+    def check(self, episode: int, made: Mapping[str, int], sha256: str | None) -> None:
+        """Refuse rows, up to these steps of an episode, that do not have this digest."""
+        ...
+
     def digest(self) -> str:
         """SHA-256 of all rows."""
         ...
@@ -59,6 +63,10 @@ class Margins(Protocol):
 
     def flush(self) -> None:
         """Write what was seen to the disk."""
+        ...
+
+    def check(self, episode: int, step: int, sha256: str | None) -> None:
+        """Refuse lines, up to this step of an episode, that do not have this digest."""
         ...
 
     def truncate(self, episode: int, step: int, *, sha256: str | None = None) -> None:
@@ -262,9 +270,19 @@ class Stage:
         ]
 
     def _resume(self, limits: Sequence[Mapping[str, int]]) -> None:
-        """Load the newest checkpoint that has gone beyond none of these positions, and drop later metrics."""
+        """Load the newest checkpoint that has gone beyond none of these positions, and drop later metrics.
+
+        Without a checkpoint, the rows of the episode before are checked by its newest one. If a later episode has
+        begun, this one is not trained again, because the rows of the later one would be dropped.
+        """
+        if by_leader(lambda: self._checkpoints_of(self.episode + 1)):
+            what = f"episode {self.episode} lacks something that it made, and episode {self.episode + 1} has begun"
+            place = self.missing[0][1] if self.missing else self.folder
+            raise ArtifactError("CORRUPT", what, "restore it, or give a new folder", path=place)
         found = by_leader(latest_checkpoint, self.folder, self.inputs, limits)
-        if found:
+        if not found:
+            by_leader(self._check_before)
+        else:
             self.made = restore(found, self._models, self.optimizers)
             self.saved = dict(self.made)
         facts = read_manifest(found).facts if found else {}
@@ -273,6 +291,23 @@ class Stage:
             margins.truncate(self.episode, self.made[name], sha256=facts.get("margins", {}).get(name))
         for trainee in self.trainees.values():  # a kill may have come after a checkpoint, before the step's model
             self._keep(trainee)
+
+    def _checkpoints_of(self, episode: int) -> list[Path]:
+        """The checkpoints of another episode's stage, oldest first."""
+        return checkpoints(self.folder.parent.with_name(str(episode)) / self.folder.name)
+
+    def _check_before(self) -> None:
+        """Refuse metrics and margins of the episode before that are not those of its newest checkpoint."""
+        for path in reversed(self._checkpoints_of(self.episode - 1)):
+            try:
+                facts = read_manifest(path).facts
+            except ArtifactError:  # the one before it knows less, but is not damaged
+                continue
+            made, margins = facts["made"], facts.get("margins", {})
+            self.rows.check(self.episode - 1, made, facts.get("metrics"))
+            for name, log in self._margins.items():
+                log.check(self.episode - 1, made.get(name, 0), margins.get(name))
+            return
 
     @property
     def _models(self) -> dict[str, nn.Module]:

@@ -19,6 +19,7 @@ from hardneg.storage.artifacts import is_published, publish_file, read_manifest
 from hardneg.storage.disk import append_lines
 
 Mode = Literal["sync", "async", "async-fixed"]
+RESTORE = "restore the file, or give a new folder"
 
 
 class Versions:
@@ -54,12 +55,12 @@ def split_lines(path: Path) -> tuple[list[bytes], bytes]:
 def read_rows(path: Path, lines: Sequence[bytes]) -> list[tuple[int, int]]:
     """Read (first step, version) from every line of a log of versions."""
     try:
-        return [(row["step"], row["version"]) for row in map(json.loads, lines)]
+        rows = [(row["step"], row["version"]) for row in map(json.loads, lines)]
+        if not all(isinstance(number, int) for row in rows for number in row):
+            raise ValueError("steps and versions are whole numbers")
+        return rows
     except (ValueError, KeyError, TypeError) as fault:
-        what = f"not a log of versions ({fault})"
-        raise ArtifactError(
-            "BAD_JSON", what, "remove it; steps since the checkpoint are made anew", path=path
-        ) from fault
+        raise ArtifactError("BAD_JSON", f"not a log of versions ({fault})", RESTORE, path=path) from fault
 
 
 def version_at(rows: Sequence[tuple[int, int]], step: int) -> int | None:
@@ -93,7 +94,11 @@ class VersionLog:
         if torn:
             with publish_file(self.path) as stream:
                 stream.writelines(line + b"\n" for line in lines)
-        return read_rows(self.path, lines)
+        rows = read_rows(self.path, lines)
+        if self.made >= 0 and not rows:
+            what = f"it has no version, although {self.made + 1} steps were made"
+            raise ArtifactError("CORRUPT", what, RESTORE, path=self.path)
+        return rows
 
     def version_used(self, step: int) -> int | None:
         """The version in force at ``step``, if an earlier run made this step; else None."""
