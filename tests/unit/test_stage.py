@@ -223,7 +223,7 @@ def test_metrics_written_after_the_last_checkpoint_are_not_doubled(stage_in, tmp
 
 
 def test_metrics_of_earlier_episodes_stay(stage_in, tmp_path):
-    older = [{"step": step, "episode": 1, "loss": 0.5} for step in (1, 2, 30)]
+    older = [{"step": step, "episode": 1, "model": "retriever", "loss": 0.5} for step in (1, 2, 30)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in older))
     assert stage_in(tmp_path, models={"model": 4}).metrics.read()[:3] == older
 

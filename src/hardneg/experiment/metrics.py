@@ -35,27 +35,18 @@ class Metrics:
 
     def read(self) -> list[dict[str, Any]]:
         """All rows; an incomplete last line, which a crash may leave, is left out."""
-        if not self.path.is_file():
-            return []
-        *lines, _ = self.path.read_bytes().split(b"\n")
-        return [self._row(number, line) for number, line in enumerate(lines, 1)]
+        rows = rows_of(self.path)
+        for number, row in enumerate(rows, 1):
+            if any(not isinstance(row.get(key), kind) for key, kind in KEYS.items()):
+                what = f"not the metrics of a step, which have {', '.join(KEYS)}"
+                raise ArtifactError("CORRUPT", what, RESTORE, path=self.path, line=number)
+        return rows
 
     @property
     def steps(self) -> int:
         """The step of the last row that was written, which is of the last episode; 0 if there is no row."""
         rows = self.read()
         return int(rows[-1]["step"]) if rows else 0
-
-    def _row(self, number: int, line: bytes) -> dict[str, Any]:
-        try:
-            row: dict[str, Any] = json.loads(line)
-        except ValueError as fault:
-            what = f"not valid JSON ({fault})"
-            raise ArtifactError("BAD_JSON", what, RESTORE, path=self.path, line=number) from fault
-        if not isinstance(row, dict) or any(not isinstance(row.get(key), kind) for key, kind in KEYS.items()):
-            what = f"not the metrics of a step, which have {', '.join(KEYS)}"
-            raise ArtifactError("CORRUPT", what, RESTORE, path=self.path, line=number)
-        return row
 
     def digest(self) -> str:
         """SHA-256 of all rows."""
@@ -95,3 +86,25 @@ class Metrics:
             what = f"not what was written up to step {steps} in episode {episode}"
             raise ArtifactError("CORRUPT", what, RESTORE, path=self.path)
         return data
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """The objects in a file of JSON lines; an incomplete last line is left out. No file has no rows.
+
+    Raises
+    ------
+    ArtifactError : a line is not an object in JSON.
+    """
+    *lines, _ = path.read_bytes().split(b"\n") if path.is_file() else [b""]
+    return [_row(path, number, line) for number, line in enumerate(lines, 1)]
+
+
+def _row(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        row: dict[str, Any] = json.loads(line)
+        if not isinstance(row, dict):
+            raise ValueError("not an object")
+        return row
+    except ValueError as fault:
+        what = f"not valid JSON ({fault})"
+        raise ArtifactError("BAD_JSON", what, RESTORE, path=path, line=number) from fault
