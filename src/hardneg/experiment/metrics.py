@@ -37,7 +37,7 @@ class Metrics:
         """All rows; an incomplete last line, which a crash may leave, is left out."""
         rows = rows_of(self.path)
         for number, row in enumerate(rows, 1):
-            if any(not isinstance(row.get(key), kind) for key, kind in KEYS.items()):
+            if not isinstance(row, dict) or any(not isinstance(row.get(key), kind) for key, kind in KEYS.items()):
                 what = f"not the metrics of a step, which have {', '.join(KEYS)}"
                 raise ArtifactError("CORRUPT", what, RESTORE, path=self.path, line=number)
         return rows
@@ -88,23 +88,20 @@ class Metrics:
         return data
 
 
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    """The objects in a file of JSON lines; an incomplete last line is left out. No file has no rows.
+def rows_of(path: Path) -> list[Any]:
+    """The values in a file of JSON lines; an incomplete last line is left out. No file has no rows.
 
     Raises
     ------
-    ArtifactError : a line is not an object in JSON.
+    ArtifactError : a line is not JSON.
     """
     *lines, _ = path.read_bytes().split(b"\n") if path.is_file() else [b""]
     return [_row(path, number, line) for number, line in enumerate(lines, 1)]
 
 
-def _row(path: Path, number: int, line: bytes) -> dict[str, Any]:
+def _row(path: Path, number: int, line: bytes) -> Any:
     try:
-        row: dict[str, Any] = json.loads(line)
-        if not isinstance(row, dict):
-            raise ValueError("not an object")
-        return row
+        return json.loads(line)
     except ValueError as fault:
         what = f"not valid JSON ({fault})"
         raise ArtifactError("BAD_JSON", what, RESTORE, path=path, line=number) from fault

@@ -21,7 +21,7 @@ from hardneg.data.training_data import TrainingData
 from hardneg.errors import ArtifactError, HardnegError
 from hardneg.experiment.folder import FORMAT, executed_by, read_settings
 from hardneg.experiment.layout import Layout, run_of
-from hardneg.experiment.metrics import Metrics
+from hardneg.experiment.metrics import rows_of
 from hardneg.experiment.names import FINAL, LAST, few_of_dev
 from hardneg.experiment.results_manifest import check_seal
 from hardneg.experiment.so_far import states_so_far
@@ -126,7 +126,7 @@ class Opened:
     @cached_property
     def all_metrics(self) -> Rows:
         """The rows of all models in ``metrics.jsonl``; those before the first damaged line."""
-        rows: Rows = self.told(lambda: Metrics(self.layout.metrics).read(), [])
+        rows: Rows = self.told(lambda: rows_of(self.layout.metrics), [])
         known = [row for row in rows if is_step(row)]
         if len(known) < len(rows):
             what = f"{len(rows) - len(known):,} lines are not steps of a training"
