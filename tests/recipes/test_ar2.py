@@ -429,6 +429,11 @@ def test_what_is_easily_missed_is_said():
     assert "the positive gets no gradient" in Ar2(balance=1.0).doubts[0]
     assert "by IRGAN's loss alone" in Ar2(balance=1.0, game="irgan").doubts[0]
     assert Ar2(balance=1.0, weighting="reference").doubts == []
+    one = {"negatives_per_query": 1}
+    assert Ar2(**one).doubts[0].endswith("and distillation alone trains the retriever; set 2 or more")
+    assert "the retriever is not trained" in Ar2(**one, balance=1.0).doubts[0]
+    assert "by IRGAN's loss a single" in Ar2(**one, balance=1.0, game="irgan").doubts[0]
+    assert Ar2(**one, balance=0.0).doubts == Ar2(**one, weighting="reference", queries_per_step=8).doubts == []
     assert Ar2(game="irgan").doubts == [
         "game = irgan with balance = 0.5 mixes distillation in; IRGAN has balance = 1"
     ]

@@ -242,6 +242,15 @@ def test_the_best_of_the_ranker_gains_and_the_positive_gets_nothing_by_p_theta()
         assert torch.allclose(scores.grad.sum(dim=1), torch.zeros(len(scores), dtype=torch.float64))
 
 
+@pytest.mark.parametrize("loss", [adversarial, irgan])
+def test_a_single_candidate_gives_no_gradient(loss):
+    for seed in range(5):
+        scores, ranker, _ = tensors(seed)
+        scores = scores[:, :2].clone().requires_grad_()
+        loss(scores, ranker[:, :2], free(scores)).sum().backward()
+        assert not scores.grad.any(), "its weight among the candidates is 1 whatever its score is"
+
+
 def test_the_model_that_is_learned_from_gets_no_gradient():
     scores, ranker, masked = tensors()
     for loss in OF_BOTH.values():

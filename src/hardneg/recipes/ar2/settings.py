@@ -89,8 +89,17 @@ class Ar2(MiningSettings):
     def doubts(self) -> list[str]:
         """The effects of these settings that are easily missed, a line for each."""
         found = []
-        if self.balance == 1 and (self.weighting == "p_theta" or self.game == "irgan"):
-            loss = "IRGAN's loss" if self.game == "irgan" else "weighting = p_theta"
+        by_candidates = self.weighting == "p_theta" or self.game == "irgan"
+        loss = "IRGAN's loss" if self.game == "irgan" else "weighting = p_theta"
+        if self.negatives_per_query == 1 and by_candidates and self.balance:
+            left = (
+                "distillation alone trains the retriever" if self.balance < 1 else "the retriever is not trained"
+            )
+            found.append(
+                f"negatives_per_query = 1: by {loss} a single candidate has weight 1 whatever its score is, so the"
+                f" adversarial part has no gradient, and {left}; set 2 or more"
+            )
+        if self.balance == 1 and by_candidates:
             found.append(
                 f"balance = 1: by {loss} alone the positive gets no gradient; the scores of candidates only fall"
             )
