@@ -138,3 +138,10 @@ def test_a_collection_whose_folder_was_replaced_is_refused(tmp_path):
     shutil.rmtree(tmp_path / "c")
     made(0)
     assert len(opened.qrels("train").query_rows) == 4
+
+
+def test_a_run_whose_model_is_gone_cannot_be_made_again(world, tmp_path):
+    out = stopped("ance", world, tmp_path / "exp", lambda row: row["step"] == 4, refreshes=2)
+    shutil.rmtree(out / "episodes/0/runs/dev")
+    with pytest.raises(ArtifactError, match=r"episodes/0/runs/dev: NO_MANIFEST: this run is gone, .*restore"):
+        train_small("ance", world, out, refreshes=2)

@@ -22,6 +22,8 @@ from hardneg.search.runs import load_run
 from hardneg.storage.artifacts import is_current, is_published, publish, read_manifest
 from hardneg.training.stage import steps_made
 
+RESTORE = "restore the folder, or give a new one to the experiment"
+
 GEOMETRY = "geometry"
 
 
@@ -134,6 +136,9 @@ class ArchivedState:
 
     def search(self, name: str, query_rows: Int32, k: int, *, as_trained: bool = False) -> Run:
         """The run that was published as ``name``; ``as_trained`` is ignored."""
+        if not is_published(self.folder / name):
+            what = "this run is gone, and its model cannot make it again"
+            raise ArtifactError("NO_MANIFEST", what, RESTORE, path=self.folder / name)
         run, deep = load_run(self.folder / name), read_manifest(self.folder / name).settings["k"]
         if deep < k or not np.array_equal(run.query_rows, query_rows):
             what = (
