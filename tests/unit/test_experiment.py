@@ -149,10 +149,10 @@ def test_the_same_again_resumes_and_a_finished_one_stays_finished(tmp_path):
     path = tmp_path / "exp"
     experiment = start(path)
     settings = (path / "settings.json").read_bytes()
-    experiment.metrics.append([{"episode": 1, "step": 1}])
+    experiment.metrics.append([{"episode": 1, "step": 1, "model": "retriever"}])
     again = start(path)
     assert again.results is None
-    assert again.metrics.read() == [{"episode": 1, "step": 1}]
+    assert again.metrics.read() == [{"episode": 1, "step": 1, "model": "retriever"}]
     again.finish({"test": {"final": {"RR@10": 0.5}}})
     assert start(path).results == {"test": {"final": {"RR@10": 0.5}}}
     assert (path / "settings.json").read_bytes() == settings

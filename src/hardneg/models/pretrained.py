@@ -189,8 +189,8 @@ def find_weights(folder: Path, source: ModelSource, safe: tuple[str, ...] = SAFE
             "pass --allow-bin (allow_bin=True) to read them with torch's restricted loader",
             path=folder,
         )
-    inner = folder / "model"  # as in the folder of an experiment that has lost its settings
-    fix = f"name the folder {inner}" if (inner / safe[0]).is_file() else "get the model folder again"
+    inside = sorted(folder.glob(f"*/{safe[0]}"))  # as in the folder of an experiment that has lost its settings
+    fix = f"name the folder {inside[0].parent}" if inside else "get the model folder again"
     raise InputError("NO_WEIGHTS", f"there is no {safe[0]}", fix, path=folder)
 
 
