@@ -96,6 +96,7 @@ class Worker:
         if self.failures >= RETRIES:
             what = f"the {self.job.role} ended {RETRIES + 1} times in a row ({describe_end(status)})"
             raise RoleFailed(what, status if status > 0 else PeerError.status)
+        note(f"WARNING: the {self.job.role} was stopped ({describe_end(status)}); it is started again")
         log.warning("the %s was stopped (%s); it is started again", self.job.role, describe_end(status))
         self._wait(BACKOFF[min(self.failures, len(BACKOFF) - 1)])
         self.failures += 1
