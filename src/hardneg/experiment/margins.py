@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from hardneg import keyed_random
 from hardneg.errors import ArtifactError
+from hardneg.experiment.metrics import RESTORE
 from hardneg.process.distributed import is_leader
 from hardneg.records import Float32, Int32, Int64
 from hardneg.storage.artifacts import digest_file, publish_file
@@ -113,7 +114,7 @@ class MarginLog:
         kept = b"".join(line for line in lines if line.endswith(b"\n") and _place(line) <= (episode, step))
         if sha256 is not None and hashlib.sha256(kept).hexdigest() != sha256:
             what = f"not what was written up to step {step} in episode {episode}"
-            raise ArtifactError("CORRUPT", what, "restore the file, or give a new folder", path=self.path)
+            raise ArtifactError("CORRUPT", what, RESTORE, path=self.path)
         return kept
 
 

@@ -13,13 +13,13 @@ from typing import Literal
 
 from hardneg.errors import ArtifactError, PeerError
 from hardneg.experiment.layout import version_in, versions_in
+from hardneg.experiment.metrics import RESTORE
 from hardneg.process.distributed import by_leader, is_leader
 from hardneg.recipes.roles.peers import Wait
 from hardneg.storage.artifacts import is_published, publish_file, read_manifest
 from hardneg.storage.disk import append_lines
 
 Mode = Literal["sync", "async", "async-fixed"]
-RESTORE = "restore the file, or give a new folder"
 
 
 class Versions:
