@@ -145,3 +145,10 @@ def test_a_run_whose_model_is_gone_cannot_be_made_again(world, tmp_path):
     shutil.rmtree(out / "episodes/0/runs/dev")
     with pytest.raises(ArtifactError, match=r"episodes/0/runs/dev: NO_MANIFEST: this run is gone, .*restore"):
         train_small("ance", world, out, refreshes=2)
+
+
+def test_errors_whose_model_is_gone_cannot_be_counted_again(world, tmp_path):
+    out = stopped("ance", world, tmp_path / "exp", lambda row: row["step"] == 4, refreshes=2)
+    shutil.rmtree(out / "episodes/0/runs/dev-errors")
+    with pytest.raises(ArtifactError, match=r"dev-errors: NO_MANIFEST: these pairwise errors are gone, .*restore"):
+        train_small("ance", world, out, refreshes=2)

@@ -16,9 +16,10 @@ import torch
 from numpy.typing import NDArray
 
 from hardneg.diagnostics.counted_errors import KIND, PairwiseErrors, load_errors, save_errors
-from hardneg.errors import InputError
+from hardneg.diagnostics.sampled_vectors import FOLDER as SAMPLE
+from hardneg.errors import ArtifactError, InputError
 from hardneg.experiment.layout import errors_of
-from hardneg.experiment.snapshot import Snapshot, State
+from hardneg.experiment.snapshot import RESTORE, Snapshot, State
 from hardneg.process.distributed import has_others
 from hardneg.process.progress import Tick, silent, track
 from hardneg.records import Float32, Int64, Positives, Qrels, owners
@@ -85,10 +86,21 @@ def errors_of_state(state: State, splits: Mapping[str, Qrels]) -> dict[str, dict
 
 
 def kept_errors(state: State, name: str, positives: Positives) -> PairwiseErrors | None:
-    """The errors that stand beside a state's run ``name``; counted now if it still has embeddings."""
+    """The errors that stand beside a state's run ``name``; counted now if it still has embeddings.
+
+    Raises
+    ------
+    ArtifactError
+        They were counted before, are gone, and the state's embeddings are gone, too.
+    """
     path = errors_of(state.folder, name)
     if not isinstance(state, Snapshot):
-        return load_errors(path) if is_published(path, KIND) else None
+        if is_published(path, KIND):
+            return load_errors(path)
+        if is_published(state.folder / SAMPLE) and len(positives.passage_rows):  # states with a sample are counted
+            what = "these pairwise errors are gone, and the model that made them is gone, too"
+            raise ArtifactError("NO_MANIFEST", what, RESTORE, path=path)
+        return None
     if state.index is not None or state.chunks is not None or not len(positives.passage_rows):
         return None
     asked = [positives.query_rows.tolist(), positives.offsets.tolist(), positives.passage_rows.tolist()]
