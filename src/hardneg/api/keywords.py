@@ -218,11 +218,11 @@ class AnceTeleKeywords(Keywords, total=False):
     of the step alone, so that the model that mines first has seen the training queries.
     """
     first_queries: int | None
-    """Queries of a step of a first episode in the batch. None: `queries_per_step`."""
+    """Queries of a step of a first episode with in-batch negatives. None: `queries_per_step`."""
     first_epochs: float
-    """Length of a first episode in the batch."""
+    """Length of a first episode with in-batch negatives alone."""
     first_steps: int | None
-    """Length of the first episode in the batch, in steps. It wins over `first_epochs`."""
+    """Length of a first episode with in-batch negatives, in steps. It wins over `first_epochs`."""
     in_batch: bool
     """Whether the passages of a step's other queries are negatives too."""
     count: int

@@ -124,7 +124,7 @@ def train_ance(data: Data, model: Place, out: Place, **options: Any) -> Results:
 
 @checked
 def train_star(data: Data, model: Place, out: Place, **options: Any) -> Results:
-    """Train on hard negatives mined once, and in the batch (Zhan et al., 2021): :func:`train` with ``star``."""
+    """Train on hard negatives mined once and in-batch ones (Zhan et al., 2021): :func:`train` with ``star``."""
     return train("star", data, model, out, **options)
 
 

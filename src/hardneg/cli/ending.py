@@ -38,7 +38,7 @@ def ending_text(results: Mapping[str, Any], out: Path, queries: int | None = Non
 
 
 def has_negatives(out: Path) -> bool:
-    """Whether the newest pool of an experiment has any: training in the batch alone mines none."""
+    """Whether the newest pool of an experiment has any: training on in-batch negatives alone mines none."""
     from hardneg.api.inspect import pool_at
     from hardneg.negatives.pool import load_pool
 

@@ -32,7 +32,7 @@ PRESETS: dict[str, dict[str, str]] = {
         "msmarco": "The paper's settings for MS MARCO passages.",
         "nq": "The paper's settings for Natural Questions.",
         "triviaqa": "The paper's settings for TriviaQA.",
-        "demo": "Minutes on two CPU cores: an episode in the batch, and one with mined negatives.",
+        "demo": "Minutes on two CPU cores: an episode with in-batch negatives, and one with mined ones.",
         "tiny": "A first look: as demo, but with fewer steps, for a few thousand passages.",
     },
     "warmup": {

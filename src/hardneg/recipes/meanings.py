@@ -76,12 +76,16 @@ MEANINGS: dict[str, Meaning] = {
         "What the first episode trains on: `mined`, negatives of the untrained model; `in_batch`, the other"
         " passages of the step alone, so that the model that mines first has seen the training queries."
     ),
-    "first_epochs": Meaning("Length of a first episode in the batch.", "passes over the training queries"),
+    "first_epochs": Meaning(
+        "Length of a first episode with in-batch negatives alone.", "passes over the training queries"
+    ),
     "first_steps": Meaning(
-        "Length of the first episode in the batch, in steps. It wins over `first_epochs`.", "optimiser steps"
+        "Length of a first episode with in-batch negatives, in steps. It wins over `first_epochs`.",
+        "optimiser steps",
     ),
     "first_queries": Meaning(
-        "Queries of a step of a first episode in the batch. None: `queries_per_step`.", "training queries"
+        "Queries of a step of a first episode with in-batch negatives. None: `queries_per_step`.",
+        "training queries",
     ),
     "ance.refresh_every": Meaning("Steps between two refreshes of the negatives.", "optimiser steps", ANCE),
     "adore.refresh_every": Meaning(

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 MANY = 0.25  # share of the training queries; if more are skipped, the warning says what to do
 EITHER = "negative or no positive"
 FEW_NEGATIVES = (
-    "mine deeper, or widen the bounds on scores; train a model that is new to search in the batch first"
+    "mine deeper, or widen the bounds on scores; train a model that is new to search with in-batch negatives first"
 )
 PROBE_EVERY = 50  # steps between two measurements of the gradient by source and by layer
 
