@@ -6,7 +6,9 @@ import pytest
 
 import hardneg as hn
 from faults.power import power_cut
+from hardneg.api.diagnose import opened_at
 from hardneg.errors import ArtifactError
+from hardneg.report.facts_time import gap_table
 from hardneg.storage.artifacts import remove
 from hardneg.training.checkpoint import checkpoints
 from worlds.tiny_world import COMMON, one_thread  # noqa: F401
@@ -49,6 +51,8 @@ def test_old_versions_go_and_the_results_stay(train, all_kept, tmp_path):
     assert versions_in(out) == ["v0003", "v0004"]  # the last was mined by what was trained on the one before
     assert not list(out.glob("models/step-*"))
     assert hn.verify(out)["whole"]
+    told = [(row["step"], row["negative_version"], row["async_gap"]) for row in rows_of(out / "metrics.jsonl")]
+    assert gap_table(opened_at(out)).rows == tuple(told), "also of steps whose version was deleted"
 
 
 def test_without_its_checkpoints_it_does_not_wait_for_what_was_deleted(train, tmp_path):

@@ -20,6 +20,8 @@ from hardneg.models.loading import load_encoder
 from hardneg.recipes import ance_tele
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import Positives
+from hardneg.training import objectives
+from hardneg.training.batches import masked_columns
 from worlds.qa_world import PASSAGES, TRAIN, qa_collection
 from worlds.tiny_world import SETTINGS, one_thread, tiny_model  # noqa: F401
 
@@ -370,6 +372,32 @@ def test_other_recipes_know_positives_and_negatives_by_answers_too(qa, train, tm
     }
     assert set(seen) & set(found), "a question without a judged passage was trained on"
     assert all(answered(qa.collection, query, seen[query]) for query in set(seen) & set(found))
+
+
+def test_no_positive_of_the_version_in_force_is_an_in_batch_negative_of_ance(qa, train, tmp_path, monkeypatch):
+    masks = []
+
+    def recorded(batch, known, *, in_batch):
+        masks.append((batch, masked_columns(batch, known, in_batch=in_batch)))
+        return masks[-1][1]
+
+    monkeypatch.setattr(objectives, "masked_columns", recorded)
+    values = {"labels": "answers", "depth": 24, "measures": "Answer@5", "in_batch": True, "queries_per_step": 8}
+    out = tmp_path / "exp"
+    hn.train_ance(qa.collection, qa.model, out, device="cpu", refresh_every=3, refreshes=1, **values)
+    versions = [
+        row["negative_version"] for row in map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
+    ]
+    assert set(versions) == {0, 1}
+    by_answers = 0
+    for version, (batch, mask) in zip(versions, masks, strict=True):
+        positives = pool_positives(out / f"versions/v{version:04}")
+        judged = dict(zip(train.query_rows.tolist(), map(train.of, range(len(train))), strict=True))
+        for query, masked in zip(batch.query_rows.tolist(), mask, strict=True):
+            known = np.isin(batch.passage_rows.ravel(), positives[query])
+            assert masked[known].all()
+            by_answers += (known & ~np.isin(batch.passage_rows.ravel(), judged[query])).sum()
+    assert by_answers > len(masks), "some step has a positive that only its answer tells"
 
 
 def test_adore_refuses_labels_by_answers(qa, tmp_path):

@@ -11,10 +11,14 @@ from safetensors.torch import load_file
 
 import hardneg as hn
 from faults.injected import TELEMETRY
+from hardneg.api.diagnose import opened_at
 from hardneg.data.training_data import choose_splits
 from hardneg.errors import HardnegError
+from hardneg.experiment.margins import read_margins
+from hardneg.experiment.states import ends_of
 from hardneg.models.loading import load_encoder
 from hardneg.process import hardware
+from hardneg.report.facts_scores import gradients_table
 from hardneg.storage.artifacts import read_manifest
 from hardneg.training.checkpoint import checkpoints
 from worlds.tiny_world import SETTINGS, one_thread  # noqa: F401
@@ -173,6 +177,15 @@ def test_two_episodes_extended_to_three_are_three(execute, whole, tmp_path):
     steps = [(row["episode"], row["step"]) for row in long.metrics]
     assert steps == [(i, step) for i, n in ((1, 4), (2, 12), (3, 12)) for step in range(1, n + 1)]
     assert [row for row in long.metrics if row["episode"] != 2 or row["step"] <= 4] == whole.metrics
+    # The report and the audit leave the steps out that gave no model.
+    extended, fresh = opened_at(path), opened_at(whole.path)
+    assert gradients_table(extended) == gradients_table(fresh)
+    ends = ends_of(extended.states)
+    assert ends == {1: 4, 2: 4}
+    kept = read_margins(path / "margins.tsv", ends)
+    assert len(read_margins(path / "margins.tsv").margins) > len(kept.margins)
+    alone = read_margins(whole.path / "margins.tsv", ends)
+    assert all(np.array_equal(a, b) for a, b in zip(kept, alone, strict=True))
 
 
 def test_extended_where_the_early_stop_is_the_end(execute, tmp_path):

@@ -132,6 +132,21 @@ def test_some_negatives_of_each_query_are_drawn_by_the_seed(world, tmp_path):
     assert drawn[1] != drawn[2]
 
 
+def test_an_export_draws_ranked_and_random_negatives_alike(world, tmp_path):
+    collection, place, _ = world
+    pool = load_pool(place)
+    ranked = {
+        (collection.query_ids[query], collection.passage_ids[passage])
+        for row, query in enumerate(pool.query_rows)
+        for entry in range(pool.offsets[row], pool.offsets[row + 1])
+        if SOURCES[pool.sources[entry]] == "bm25"
+        for passage in [pool.passage_rows[entry]]
+    }
+    hn.export_pool(place, collection, tmp_path / "f", format="tevatron", negatives=3)
+    drawn = [(row["query_id"], p["docid"]) for row in rows(tmp_path / "f") for p in row["negative_passages"]]
+    assert abs(np.mean([pair in ranked for pair in drawn]) - 0.5) < 4 * 0.5 / len(drawn) ** 0.5
+
+
 def test_gzip_by_name_and_the_same_bytes_again(world, tmp_path):
     collection, pool, _ = world
     for format in ("dpr", "flagembedding"):

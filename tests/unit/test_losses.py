@@ -1,6 +1,7 @@
 """Losses against hand-computed values and slow loops, and which passages a batch masks."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -172,6 +173,16 @@ def test_known_positives_are_masked_by_identity_and_by_text():
     batch = batch_of([7, 3], [[20, 12], [10, 20]])
     mask = masked_columns(batch, KnownPositives(positives, keys), in_batch=True)
     assert mask.tolist() == [[True, False, False, True], [False, True, True, False]]
+
+
+def test_positives_that_a_batch_carries_are_masked_too():
+    positives = Positives(np.array([3, 7], np.int32), np.array([0, 1, 1]), np.array([10], np.int32))
+    in_force = Positives(np.array([3, 7], np.int32), np.array([0, 1, 2]), np.array([11, 20], np.int32))
+    keys = np.arange(30, dtype=np.uint64)
+    batch = replace(batch_of([7, 3], [[20, 12], [10, 11]]), positives=in_force)
+    mask = masked_columns(batch, KnownPositives(positives, keys), in_batch=True)
+    assert mask.tolist() == [[True, False, False, False], [False, False, True, True]]
+    assert batch.micro()[0].positives is in_force
 
 
 def test_without_in_batch_only_the_own_group_counts():

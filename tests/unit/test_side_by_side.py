@@ -49,6 +49,18 @@ def test_a_drawn_dev_is_compared_on_the_queries_of_the_smaller_draw(tmp_path):
         paired_tests(Several([some, other]))
 
 
+def test_the_means_of_a_verdict_are_of_the_tested_queries(tmp_path):
+    a, b = opened(tmp_path / "a", 0.5, "x"), opened(tmp_path / "b", 0.5, "x")
+    a.kept["evaluations"]["final"]["test"].values["RR@10"][:20] = 0.25
+    some = Evaluation(np.arange(20, dtype=np.int32), {"RR@10": np.full(20, 0.375)}, 0, 0)
+    b.kept["evaluations"]["final"]["test"] = some
+    assert a.kept["evaluations"]["final"]["test"].means["RR@10"] == 0.375, "over all 40 queries"
+    a.kept["evaluations"]["final"]["test"].values["RR@10"][20:] = 1.0
+    found = verdict_of(Several([a, b]))
+    assert (found.kind, found.sentence) == ("better", "On test, b does best: RR@10 0.375 (a 0.250).")
+    assert found.details[0].startswith("b is better than a: difference +0.125")
+
+
 @pytest.mark.parametrize("other", [0.125, 1.0])
 def test_an_experiment_over_another_collection_is_in_no_verdict(tmp_path, other):
     ours = [opened(tmp_path / "a", 0.25, "x"), opened(tmp_path / "b", 0.5, "x")]

@@ -8,6 +8,7 @@ import pytest
 from hardneg.keyed_random import hash64, key
 from hardneg.negatives import sources
 from hardneg.negatives.candidates import Filters, candidates
+from hardneg.negatives.mix import union
 from hardneg.negatives.pool import blocks, concatenate
 from hardneg.negatives.sources import draw_entries, random_source, sample_source
 from hardneg.records import Positives, Run, offsets_of
@@ -159,6 +160,19 @@ def test_counts_may_differ_by_query():
     drawn = draw_entries(pool, np.array([0, 1, 2, 9]), seed=1)
     assert np.diff(drawn.offsets).tolist() == [0, 1, 2, 3]
     assert drawn.passage_rows[-3:].tolist() == [1, 2, 3]
+
+
+def test_a_draw_from_a_drawn_pool_takes_each_source_alike():
+    everyone = positives_of([[0]] * 200)
+    ranked = sampled(run_of([list(range(1, 41))] * 200), everyone, count=5, seed=42)
+    drawn_anew = random_source(everyone, N_PASSAGES, episode=2, count=5, seed=42)
+    pool = union([ranked, drawn_anew])
+
+    def share(**options):
+        return (draw_entries(pool, 5, seed=42, **options).sources == ranked.sources[0]).mean()
+
+    assert abs(share(purpose="export") - 0.5) < 0.06, "4 standard deviations"
+    assert share() > 0.8, "under the key of the first draw, its entries come first"
 
 
 def test_shortfalls_are_logged(caplog):

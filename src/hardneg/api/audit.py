@@ -42,7 +42,7 @@ from hardneg.experiment.layout import Layout, run_of
 from hardneg.experiment.margins import NONE, Margins, mean_margins, read_margins
 from hardneg.experiment.names import BM25
 from hardneg.experiment.provenance import collection_within
-from hardneg.experiment.states import read_states
+from hardneg.experiment.states import ends_of, read_states
 from hardneg.negatives.pool import SOURCES, NegativePool, load_pool
 from hardneg.records import Float32, Int32, Run, spans
 from hardneg.search.bm25 import bm25_run
@@ -268,7 +268,11 @@ class World:
     def margins(self) -> Margins:
         """The training margins that the experiment kept; empty if it kept none."""
         try:
-            return read_margins(Path() if self.experiment is None else Layout(self.experiment).margins)
+            if self.experiment is None:
+                return NONE
+            layout = Layout(self.experiment)
+            states = read_states(layout.path) if layout.states.is_file() else []
+            return read_margins(layout.margins, ends_of(states))
         except ArtifactError as fault:
             log.warning("%s; the audit leaves them out", fault)
             return NONE

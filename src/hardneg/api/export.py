@@ -95,7 +95,7 @@ def export_pool(
     if not len(chosen):
         raise InputError("NO_NEGATIVES", "no query of the pool has a positive and a negative", "mine deeper")
     if negatives is not None:
-        chosen = draw_entries(chosen, negatives, seed=seed)
+        chosen = draw_entries(chosen, negatives, seed=seed, purpose="export")
     if format == "token-ids" and model is not None:
         rows = token_rows(collection, chosen, source_at(model, allow_bin=allow_bin), cache)
     else:

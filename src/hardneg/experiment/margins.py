@@ -10,6 +10,7 @@ positive as the assigned label).
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -127,8 +128,13 @@ def _place(line: bytes) -> tuple[int, int]:
         return 1 << 62, 0
 
 
-def read_margins(path: Path) -> Margins:
+def read_margins(path: Path, ends: Mapping[int, int] | None = None) -> Margins:
     """The margins of an experiment as far as they were written; empty if there is no file.
+
+    Parameters
+    ----------
+    ends : episode -> the step whose model the next episode starts from; later steps of the episode are left out.
+        An episode that is not named here is used whole.
 
     Raises
     ------
@@ -146,6 +152,8 @@ def read_margins(path: Path) -> Margins:
     except ValueError as fault:
         fix = "restore the file, or remove it"
         raise ArtifactError("CORRUPT", f"not the margins of training ({fault})", fix, path=path) from fault
+    for episode, step in (ends or {}).items():
+        found = found[(found[:, 0] != episode) | (found[:, 1] <= step)]
     return Margins(found[:, 2].astype(np.int32), found[:, 3].astype(np.int32), found[:, 4].astype(np.float32))
 
 

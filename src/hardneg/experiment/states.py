@@ -73,6 +73,15 @@ def read_states(folder: str | Path) -> list[StateRecord]:
     return [_record(path, number, line) for number, line in enumerate(path.read_bytes().splitlines(), 1)]
 
 
+def ends_of(records: Iterable[StateRecord]) -> dict[int, int]:
+    """The step of each episode whose model the next episode starts from.
+
+    The episode may have later steps: an episode that was the last one runs on, and is left at this step when more
+    episodes follow.
+    """
+    return {one.episode: one.step for one in records if one.kind == "episode" and one.episode and one.step}
+
+
 def _record(path: Path, number: int, line: bytes) -> StateRecord:
     try:
         row = json.loads(line)

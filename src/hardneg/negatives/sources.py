@@ -27,15 +27,21 @@ log = logging.getLogger(__name__)
 Keep = Callable[[NegativePool], NegativePool]  # candidates -> those that may be drawn
 
 
-def draw_entries(pool: NegativePool, counts: int | NDArray[np.integer], *, seed: int) -> NegativePool:
+def draw_entries(
+    pool: NegativePool, counts: int | NDArray[np.integer], *, seed: int, purpose: str = "draw"
+) -> NegativePool:
     """Draw ``counts`` (one number, or [Q]) entries of every query without replacement; all if there are fewer.
 
     All entries of a query are equally likely. The random number of an entry is a function of (seed, the pool's
     episode, query, passage, source, mining episode, anchor). So a draw depends neither on the other queries of
     the pool nor on its order.
+
+    Entries that an earlier draw chose have the smallest random numbers under its key. Drawn again together with
+    others under the same key, they would be chosen first: a draw from entries that were drawn before needs a
+    ``purpose`` of its own.
     """
     wanted = np.broadcast_to(np.asarray(counts), len(pool))
-    base = key(seed, "draw", pool.episode)
+    base = key(seed, purpose, pool.episode)
     chosen = [np.zeros(0, np.int64)]
     for start, stop in blocks(pool.offsets):
         offsets = pool.offsets[start : stop + 1]

@@ -176,7 +176,7 @@ def balanced(pools: Sequence[NegativePool], seed: int) -> list[NegativePool]:
     """
     lengths = np.stack([spans(pool.offsets) for pool in pools]) if pools else np.zeros((0, 0), np.int64)
     fewest = np.where(lengths > 0, lengths, np.iinfo(np.int64).max).min(axis=0, initial=np.iinfo(np.int64).max)
-    return [draw_entries(pool, fewest, seed=seed) for pool in pools]
+    return [draw_entries(pool, fewest, seed=seed, purpose="balance") for pool in pools]
 
 
 def stage_of(training: TrainingRun[Warmup], pool: NegativePool, start: BiEncoder, episode: int) -> MeasuredStage:

@@ -10,7 +10,7 @@ from hardneg.diagnostics.cost import costs
 from hardneg.diagnostics.cost import summary as cost_summary
 from hardneg.diagnostics.curves import LearningCurve, learning_curve, smooth
 from hardneg.experiment.names import BM25, FINAL, LAST, STARTED, UNTRAINED, shown, with_bm25
-from hardneg.experiment.states import StateRecord
+from hardneg.experiment.states import StateRecord, ends_of
 from hardneg.report.measured import evaluations, means_of
 from hardneg.report.opened import Opened
 from hardneg.report.table import NotMeant, NotRecorded, Table
@@ -129,8 +129,7 @@ def curve_of(opened: Opened) -> LearningCurve:
     """The loss of every step; steps of an episode after the one that gave its model are left out."""
     if not opened.metrics:
         raise NotRecorded("No step was logged yet.")
-    ends = {one.episode: one.step for one in opened.states if one.kind == "episode" and one.episode and one.step}
-    return learning_curve(opened.metrics, ends)
+    return learning_curve(opened.metrics, ends_of(opened.states))
 
 
 def loss_table(opened: Opened) -> Table:

@@ -10,6 +10,7 @@ import numpy as np
 from hardneg.diagnostics.geometry import hubness
 from hardneg.diagnostics.score_profile import training_overlap
 from hardneg.experiment.names import shown
+from hardneg.experiment.states import ends_of
 from hardneg.report.facts_results import POINTS, curve_of
 from hardneg.report.opened import Opened
 from hardneg.report.table import NotRecorded, Table
@@ -41,13 +42,13 @@ def source_gradients_table(opened: Opened) -> Table:
 
 
 def _norms(opened: Opened, names: Mapping[str, str], otherwise: str) -> Table:
-    curve = curve_of(opened)
+    curve, ends = curve_of(opened), ends_of(opened.states)
     begins = dict(zip(curve.episodes, curve.borders, strict=False))
     rows = [
         (begins.get(row["episode"], 0) + row["step"], row["episode"], label, row[name])
         for row in opened.metrics
         for name, label in names.items()
-        if row.get(name) is not None
+        if row.get(name) is not None and row["step"] <= ends.get(row["episode"], row["step"])
     ]
     if not rows:
         raise NotRecorded(otherwise)

@@ -14,7 +14,6 @@ from hardneg.diagnostics.curves import smooth
 from hardneg.diagnostics.encounters import keys_of
 from hardneg.diagnostics.forgetting import reciprocal_ranks_of
 from hardneg.diagnostics.timeline import TRAINER
-from hardneg.experiment.layout import versions_in
 from hardneg.experiment.states import StateRecord
 from hardneg.negatives.pool import NegativePool, matches
 from hardneg.records import owners, spans
@@ -23,7 +22,6 @@ from hardneg.report.lists import without_positives
 from hardneg.report.measured import training_hits
 from hardneg.report.opened import Opened, name_of_pool
 from hardneg.report.table import NotMeant, NotRecorded, Table
-from hardneg.storage.artifacts import is_published, read_manifest
 
 LONGEST = 400  # bars, and points of a line
 WINDOWS = 40  # steps are divided by this for the window of a moving mean
@@ -56,15 +54,10 @@ def timeline_table(opened: Opened) -> Table:
 
 def gap_table(opened: Opened) -> Table:
     """Steps between the model that mined the negatives and the step that uses them (ANCE, Figure 5)."""
-    mined = {
-        number: int(read_manifest(place).inputs["step"])
-        for number, place in versions_in(opened.layout.versions)
-        if is_published(place)
-    }
     rows = [
-        (row["step"], row["negative_version"], row["step"] - mined[row["negative_version"]])
+        (row["step"], row["negative_version"], row["async_gap"])
         for row in opened.metrics
-        if row.get("negative_version") in mined
+        if row.get("async_gap") is not None
     ]
     if not rows:
         raise NotMeant("Negatives were not refreshed while training ran, so there is no gap to show.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 from itertools import combinations
 from typing import Any
 
@@ -223,34 +224,46 @@ def verdict_of(several: Several) -> Verdict:
     split, measure = tests.rows[0][0], tests.rows[0][1]
     rows = tests.where(split=split, measure=measure).records()
     tested = {row[side] for row in rows for side in ("a", "b")}
-    means = {
-        name: _mean(one, split, measure)
-        for name, one in zip(several.names, several.experiments, strict=True)
-        if name in tested  # experiments without a test judge other queries or another collection
-    }
-    known = {name: value for name, value in means.items() if value is not None}
+    known = _shared_means(several, tested, split, measure)
     best = max(known, key=lambda name: known[name])
     of_best = [row for row in rows if best in (row["a"], row["b"])]
     told = [_compared(row, best) for row in of_best]
-    sure = all(row["p (Holm)"] <= 0.05 for row in of_best)
+    sure = all(row["p (Holm)"] <= 0.05 and _signed(row, best) > 0 for row in of_best)
     among = split_of(split, several.experiments[several.names.index(best)].dev_passages)
     sentence = f"On {among}, {best} does best: {measure} {known[best]:.3f}"
     others = ", ".join(f"{name} {value:.3f}" for name, value in known.items() if name != best)
     return Verdict("better" if sure else "unsure", f"{sentence} ({others}).", tuple(told), ())
 
 
-def _mean(one: Opened, split: str, measure: str) -> float | None:
-    found = _last(one, split)
-    return None if found is None else found.means.get(measure)
+def _shared_means(several: Several, tested: set[str], split: str, measure: str) -> dict[str, float]:
+    """The mean of each tested experiment over the queries that all of them judge.
+
+    Experiments without a test judge other queries or another collection.
+    """
+    found = {
+        name: last
+        for name, one in zip(several.names, several.experiments, strict=True)
+        if name in tested and (last := _last(one, split)) is not None and measure in last.values
+    }
+    shared = reduce(np.intersect1d, [one.query_rows for one in found.values()])
+    return {name: float(_among(one, shared).of(measure).mean()) for name, one in found.items()}
+
+
+def _signed(row: dict[str, Any], best: str) -> float:
+    """The difference of a test, seen from ``best``: above 0 where it is ahead."""
+    return float(row["a - b"] if row["a"] == best else -row["a - b"])
 
 
 def _compared(row: dict[str, Any], best: str) -> str:
     sign = 1 if row["a"] == best else -1
     other = row["b"] if sign == 1 else row["a"]
     low, high = sorted((sign * row["low"], sign * row["high"]))
-    word = "better than" if row["p (Holm)"] <= 0.05 else "cannot be told apart from"
+    difference = _signed(row, best)
+    word = "cannot be told apart from"
+    if row["p (Holm)"] <= 0.05:
+        word = f"is {'better' if difference > 0 else 'worse'} than"
     return (
-        f"{best} {'is ' if row['p (Holm)'] <= 0.05 else ''}{word} {other}: difference {sign * row['a - b']:+.3f},"
+        f"{best} {word} {other}: difference {difference:+.3f},"
         f" 95 % interval {low:+.3f} to {high:+.3f}, p (Holm) = {row['p (Holm)']:.3g}."
     )
 

@@ -46,6 +46,7 @@ class GroupBatch:
     step_queries: int  # queries of the whole optimiser step; the loss is their mean
     micro_queries: int | None = None  # queries of a micro-batch; None: the step is one micro-batch
     sources: NDArray[np.uint8] | None = None  # [b, N] codes of the negatives; None if the gradient is not measured
+    positives: Positives | None = None  # D+ of the training queries in force, if it changes while training goes on
 
     def micro(self) -> Sequence[GroupBatch]:
         """The micro-batches, in order."""
@@ -143,6 +144,8 @@ class VisitBatches:
         ``episode``.
     pool_at : step -> the pool of these queries that is in force at this step.
     negatives : N, the negatives of each query; 0 takes none.
+    varying : whether the pools in force differ in their positives, as with labels by answers. Each batch then
+        carries those of its pool.
     positions : if the pool never changes, the positions of the queries that can train with it; an epoch has these
         queries. None: an epoch has all queries, and a step leaves out queries that have no negative in the pool in
         force. If no query of a step has a negative, the step takes the next queries of the epoch that have one.
@@ -164,7 +167,9 @@ class VisitBatches:
         episode: int = 0,
         rotate: bool = True,
         micro_queries: int | None = None,
+        varying: bool = False,
     ) -> None:
+        self.varying = varying
         self.positions = np.arange(len(positives)) if positions is None else positions
         self.rows, self.pool_at, self.episode = positives.query_rows[self.positions], pool_at, episode
         self.queries_per_step, self.negatives, self.micro_queries = queries_per_step, negatives, micro_queries
@@ -201,7 +206,8 @@ class VisitBatches:
         )
         rows = np.column_stack([groups.positive_rows, groups.negative_rows])
         sources = groups.sources if step % PROBE_EVERY == 0 else None
-        return GroupBatch(groups.query_rows, rows, len(chosen), self.micro_queries, sources)
+        in_force = pool.positives if self.varying else None
+        return GroupBatch(groups.query_rows, rows, len(chosen), self.micro_queries, sources, in_force)
 
 
 class KnownPositives:
@@ -230,8 +236,8 @@ def masked_columns(batch: GroupBatch, known: KnownPositives | None, *, in_batch:
 
     Parameters
     ----------
-    known : masks every known positive of a query, also the one in its own group. None masks no positive, as in the
-        published code; the targets of a loss say which column is the positive.
+    known : masks every known positive of a query, and those that the batch carries, also the one in its own group.
+        None masks no positive, as in the published code; the targets of a loss say which column is the positive.
     in_batch : whether other queries' passages serve as negatives.
     """
     queries, width = batch.passage_rows.shape
@@ -239,6 +245,8 @@ def masked_columns(batch: GroupBatch, known: KnownPositives | None, *, in_batch:
     if known is not None:
         rows, place = batch.distinct()
         mask |= known.mask(batch.query_rows, rows)[:, place]
+        if batch.positives is not None:
+            mask |= KnownPositives(batch.positives, known.text_keys).mask(batch.query_rows, rows)[:, place]
     if not in_batch:
         own = owners(offsets_of(np.full(queries, width)))
         mask |= own[None, :] != np.arange(queries)[:, None]
