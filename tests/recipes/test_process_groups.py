@@ -5,6 +5,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -17,7 +19,7 @@ import hardneg as hn
 from faults.forked import fork
 from hardneg import cli
 from hardneg.storage.artifacts import is_published, read_manifest
-from processes import DIE, DIE_RANK, command_of, finish, forked, started, wait
+from processes import DIE, DIE_RANK, arrays_of, command_of, finish, forked, started, together, wait
 from worlds.tiny_world import COMMON
 
 assert torch.distributed.is_available()
@@ -71,6 +73,51 @@ def test_adore_trains_as_by_one_process(world, calm, tmp_path, what):
     weights, others = weights_of(several), weights_of(one)
     assert np.linalg.norm(weights - others) < 1e-4 * np.linalg.norm(others)
     assert hn.verify(several)["whole"]
+
+
+# ---------------------------------------------------------------- one group after another
+
+
+MEET = """
+import os, time
+from hardneg.process.distributed import by_leader, group
+for turn in range(6):
+    time.sleep(0.5 * int(os.environ["RANK"]))
+    with group():
+        assert by_leader(lambda: turn) == turn
+"""
+
+
+def test_processes_of_torchrun_meet_again_and_again(tmp_path):
+    (tmp_path / "meet.py").write_text(MEET)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", tmp_path / "meet.py"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_python_mines_searches_and_trains_twice_by_two_processes(calm, tmp_path):
+    def both(place):
+        common = {"cache": tmp_path / place / "cache", "device": "cpu"}
+        hn.mine(calm.collection, calm.model, tmp_path / place / "pool", depth=12, count=4, **common)
+        run = tmp_path / place / "test.trec"
+        hn.search_split(calm.collection, run, model=calm.model, k=20, **common)
+        for recipe, values in (("star", {"steps": 3}), ("adore", {"steps": 3, "cut": 10})):
+            out = tmp_path / place / recipe
+            hn.train(recipe, calm.collection, calm.model, out, **common, **COMMON | values)
+        return 0
+
+    (tmp_path / "two").mkdir()
+    (tmp_path / "one").mkdir()
+    assert together(2, lambda rank: both("two"), tmp_path / "log") == [0, 0], (tmp_path / "log").read_text()
+    assert together(1, lambda rank: both("one"), tmp_path / "log") == [0]
+    assert (tmp_path / "two/test.trec").read_bytes() == (tmp_path / "one/test.trec").read_bytes()
+    pools = [arrays_of(tmp_path / place / "pool") for place in ("two", "one")]
+    assert all(np.array_equal(pools[0][name], pools[1][name]) for name in pools[1] if "scores" not in name)
+    for recipe in ("star", "adore"):
+        found, expected = rows_of(tmp_path / "two" / recipe), rows_of(tmp_path / "one" / recipe)
+        assert [row["loss"] for row in found] == pytest.approx([row["loss"] for row in expected], abs=2e-5)
 
 
 # ---------------------------------------------------------------- a trainer group and an inferencer group

@@ -38,13 +38,14 @@ from hardneg.negatives.labels import answers_of, current_positives
 from hardneg.negatives.mining import SOURCES, TELEPORTED, Corpus, Miner, mine_pool
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
 from hardneg.negatives.scores import Guide
-from hardneg.process.distributed import by_leader, is_leader
+from hardneg.process.distributed import by_leader, group, is_leader
 from hardneg.records import Run
 from hardneg.search.retriever import CachedRetriever
 from hardneg.storage.artifacts import read_manifest
 
 
 @checked
+@group()
 def mine(
     data: Data,
     model: Place | None,

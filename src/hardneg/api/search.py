@@ -30,7 +30,7 @@ from hardneg.data.formats.trec import write_run
 from hardneg.data.languages import language_named
 from hardneg.data.training_data import named_split
 from hardneg.errors import ArtifactError, SettingsError
-from hardneg.process.distributed import by_leader, shard_of
+from hardneg.process.distributed import by_leader, group, shard_of
 from hardneg.records import Int32, Run, Side
 from hardneg.search.bm25 import bm25_run, bm25_texts
 
@@ -91,6 +91,7 @@ def encode(
 
 
 @checked
+@group()
 def search_split(
     data: Data,
     out: Place,

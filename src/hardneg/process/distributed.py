@@ -53,9 +53,11 @@ ASSEMBLY = timedelta(minutes=10)  # how long processes wait for all to come
 PATIENCE = timedelta(days=7)  # the others wait while rank 0 searches; a lost process is noticed by its connection
 LINGER_SECONDS = 5.0
 TICK_SECONDS = 0.05
-ARRIVED = "hardneg/arrived"
+ARRIVED = "arrived"
 
 _members = 1  # processes of the open group; 1 where there is none
+_opened = 0  # groups that this process has opened: each has keys of its own in the store
+_stores: dict[str, Any] = {}  # by address: where processes met. A process keeps it, because rank 0 serves it
 _astray = False  # whether rank 0 left an errand before its end: the others still do it, and receive nothing
 _waiting = False  # whether this process works as if it were alone, and the others wait for it
 
@@ -85,7 +87,7 @@ def group() -> Iterator[None]:
     SettingsError : the environment does not say who and where the others are.
     PeerError : not all came within ``ASSEMBLY``.
     """
-    global _members
+    global _members, _opened
     check_launch("MASTER_ADDR", "MASTER_PORT")
     if world_size() == 1 or _members > 1:
         yield
@@ -100,7 +102,7 @@ def group() -> Iterator[None]:
     store = assemble()
     with peers():
         dist.init_process_group(backend, store=store, rank=rank(), world_size=world_size(), timeout=PATIENCE)
-    _members = world_size()
+    _members, _opened = world_size(), _opened + 1
     try:
         yield
     finally:
@@ -109,10 +111,13 @@ def group() -> Iterator[None]:
 
 
 def assemble() -> Any:
-    """The store in which all processes have met; waiting ends after ``ASSEMBLY``, or at a signal."""
+    """The store where all processes have met for a new group; waiting ends after ``ASSEMBLY``, or at a signal."""
     end, reason = time.monotonic() + ASSEMBLY.total_seconds(), "too few came"
     try:
-        store = meet(end)
+        from torch.distributed import PrefixStore
+
+        whole = meet(end)
+        store = None if whole is None else PrefixStore(f"hardneg/{_opened}", whole)
         arrived = 0 if store is None else store.add(ARRIVED, 1)
         while store is not None and arrived < world_size() and time.monotonic() < end:
             stop_flag.check()
@@ -131,15 +136,20 @@ def meet(end: float) -> Any:
     """The store of rank 0, or of the launcher; None if nobody listens there until ``end``."""
     import torch.distributed as dist
 
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        return next(dist.rendezvous("env://", timeout=ASSEMBLY))[0]
     host, port, first = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), rank() == 0
+    place = f"{host}:{port}"
+    if place in _stores:
+        return _stores[place]
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        _stores[place] = next(dist.rendezvous("env://", timeout=ASSEMBLY))[0]
+        return _stores[place]
     while not first and not is_heard(host, port):
         stop_flag.check()
         if time.monotonic() > end:
             return None
         time.sleep(TICK_SECONDS)
-    return dist.TCPStore(host, port, world_size(), first, wait_for_workers=False, timeout=ASSEMBLY)
+    _stores[place] = dist.TCPStore(host, port, world_size(), first, wait_for_workers=False, timeout=ASSEMBLY)
+    return _stores[place]
 
 
 def member() -> tuple[int, int]:
