@@ -32,6 +32,8 @@ CALLED = {"prepare": "train"}  # a function that checks arguments -> the public 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Make a function refuse arguments that do not fit its annotations.
 
+    The function gets Python's numbers in place of numpy's, which JSON does not take.
+
     Raises
     ------
     SettingsError : an argument has the wrong type (:class:`~hardneg.errors.Faults` if several have).
@@ -55,7 +57,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
                 faults.append(refusal(f"{of}: {name}", value, hint))
         if faults:
             raise faults[0] if len(faults) == 1 else Faults(faults)
-        return function(*args, **kwargs)
+        return function(*map(plain, args), **{name: plain(value) for name, value in kwargs.items()})
 
     return call
 
@@ -87,10 +89,22 @@ def check_value(name: str, value: Any, hint: Any) -> None:
 
 
 def check_fields(record: Any) -> None:
-    """Refuse fields of a dataclass that do not fit their annotations; raises :class:`SettingsError`."""
+    """Refuse fields of a dataclass that do not fit their annotations; raises :class:`SettingsError`.
+
+    Afterwards the fields hold Python's numbers in place of numpy's.
+    """
     hints = typing.get_type_hints(type(record))
     for name, hint in hints.items():
-        check_value(f"{type(record).__name__}: {name}", getattr(record, name), hint)
+        value = getattr(record, name)
+        check_value(f"{type(record).__name__}: {name}", value, hint)
+        if (number := plain(value)) is not value:
+            object.__setattr__(record, name, number)  # it may be frozen
+
+
+def plain(value: Any) -> Any:
+    """Python's number for one of numpy's; anything else as it is."""
+    is_number = type(value).__module__ == "numpy" and isinstance(value, Real)
+    return value.item() if is_number or type(value).__name__ == "bool_" else value
 
 
 def values_of(

@@ -15,6 +15,7 @@ from hardneg.diagnostics.judge import Judge
 from hardneg.errors import ArtifactError, Faults, InputError, SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.names import few_of_dev
+from hardneg.experiment.states import read_states
 from hardneg.models.loading import load_encoder
 from hardneg.recipes import measured_states, training_run
 from hardneg.recipes.measured_states import DevEvaluator
@@ -63,6 +64,21 @@ def everything(folder):
     return {
         str(p.relative_to(folder)): p.read_bytes() for p in paths if not {"checkpoint", "models"} & set(p.parts)
     }
+
+
+@pytest.mark.slow
+def test_two_roles_keep_the_best_state_that_mined(train):
+    """The first steps help, the later ones ruin the model, so the best state is on the way."""
+    rates = {"learning_rate": 0.03, "warmup": 15}  # the rate rises all the time
+    changes = {"refresh_every": 3, "refreshes": 4, "mode": "async-fixed", **rates}
+    results, path = train("ance", keep="best", **changes)
+    of, dev = results["kept"]["of"], results["dev"]
+    assert list(of) == ["untrained", "refresh-2", "refresh-3", "refresh-4", "last"]
+    best = max(of, key=lambda name: of[name])
+    assert best in ("refresh-2", "refresh-3", "refresh-4"), of
+    assert (results["kept"]["state"], dev["final"]["RR@10"], dev[best]["RR@10"]) == (best, of[best], of[best])
+    digests = {one.name: one.digest for one in read_states(path)}
+    assert digests["final"] == digests[best] != digests["last"]
 
 
 @pytest.mark.parametrize("recipe", ALL)

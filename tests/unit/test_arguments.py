@@ -12,11 +12,14 @@ import pytest
 
 import hardneg as hn
 from hardneg.api import train as training
+from hardneg.api.prepare import prepare
+from hardneg.api.recipes import RECIPES
 from hardneg.arguments import checked, expected, fits
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import Labels
 from hardneg.errors import HardnegError, InputError, SettingsError
 from hardneg.recipes import estimate
+from hardneg.storage.artifacts import read_manifest
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 
@@ -378,6 +381,17 @@ def test_lists_of_other_shapes_that_can_mean_one_thing_are_taken(tmp_path):
             r"train: seeds is '2' \(str\); give an integer",
         ),
         (lambda w: hn.Splits(train=["train"]), r"Splits: train is \['train'\] \(list\); give a string"),
+        (lambda w: Labels("bogus"), r"Labels: labels is 'bogus' \(str\); give 'qrels' or 'answers'"),
+        (lambda w: Labels("answers", answer_mode="regexp"), r"Labels: answer_mode is 'regexp'"),
+        (lambda w: hn.group_loss("contrastive", scale=20.0, distill="KL"), r"group_loss: distill is 'KL'"),
+        (
+            lambda w: hn.group_loss("contrastive", scale=-1.0),
+            r"OUT_OF_RANGE: scale is -1.0; give a number above 0",
+        ),
+        (
+            lambda w: hn.group_loss("contrastive", scale=1.0, distill_weight=7.0),
+            r"distill_weight is 7.0; .*\(0, 1\]",
+        ),
         (lambda w: hn.verify("x", 7), r"verify: paths is 7 \(int\); give a string or a path"),
         (
             lambda w: hn.search_text(w.collection, "a", k="2", bm25=True),
@@ -388,6 +402,14 @@ def test_lists_of_other_shapes_that_can_mean_one_thing_are_taken(tmp_path):
 def test_a_wrong_argument_is_named_with_what_to_give(world, call, line):
     with pytest.raises(SettingsError, match=line):
         call(world)
+
+
+@pytest.mark.parametrize("grade", [2**31, -(2**31) - 1, 10**30])
+def test_a_grade_beyond_32_bits_is_refused(grade):
+    with pytest.raises(
+        InputError, match=r"BAD_GRADE: query q1, passage p1: the relevance -?\d+ is no 32-bit integer"
+    ):
+        hn.evaluate({"q1": {"p1": 2.0, "p2": 1.0}}, qrels={"q1": {"p1": grade, "p2": 1}})
 
 
 def test_settings_made_by_their_class_tell_what_is_wrong():
@@ -411,6 +433,26 @@ def test_numbers_of_numpy_and_paths_of_any_kind_are_taken(world):
     hits = hn.search_text(str(world.collection.path), word, bm25=True, k=np.int64(2), cache=world.cache)
     assert len(hits) == 2
     assert hn.load_encoder(Path(world.model)).dim == hn.load_encoder(world.model).dim
+
+
+def test_numbers_of_numpy_become_pythons(world, tmp_path):
+    numbers = {"depth": np.int64(12), "count": np.int32(3), "alpha": np.float32(0.5), "seed": np.int64(1)}
+    bounds = hn.Filters(rank_from=np.int64(2), max_score=np.float64(9))
+    pool = hn.mine(world.collection, None, tmp_path / "pool", sources=["bm25"], filters=bounds, **numbers)
+    same = hn.Filters(rank_from=2, max_score=9.0)
+    options = {"depth": 12, "count": 3, "alpha": 0.5, "seed": 1, "filters": same}
+    other = hn.mine(world.collection, None, tmp_path / "other", sources=["bm25"], **options)
+    assert np.array_equal(pool.passage_rows, other.passage_rows)
+    assert (type(bounds.rank_from), type(bounds.max_score)) == (int, float)
+    assert read_manifest(tmp_path / "pool").settings == read_manifest(tmp_path / "other").settings
+
+
+def test_words_that_are_values_of_settings_are_no_paths(world, tmp_path):
+    out = {"data": world.collection, "model": world.model, "out": None}
+    task = prepare(RECIPES["adore"], **out, negatives="static", cut=10)
+    assert (task.settings.negatives, task.given.pool) == ("static", None)
+    task = prepare(RECIPES["star"], **out, filter_by="start", relative_margin=0.05)
+    assert (task.settings.filter_by, task.source.filter_by) == ("start", None)
 
 
 def test_a_checked_function_is_what_it_was():

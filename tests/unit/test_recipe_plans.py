@@ -156,6 +156,7 @@ def test_adore_says_what_a_query_is_trained_on(world):
         ({"mode": "async", "keep_versions": 1}, 5, 3, 2),
         ({"mode": "async-fixed"}, 4, 4, 2),  # version 1 is version 0
         ({"mode": "async-fixed", "refreshes": 0}, 1, 1, 0),
+        ({"mode": "async-fixed", "keep": "best"}, 4, 4, 2 + 4),
     ],
 )
 def test_ance_by_hand(world, work_of, changes, versions, pools, models):

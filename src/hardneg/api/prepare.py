@@ -181,6 +181,10 @@ def prepare(
         what = f"one role cannot serve {count} seeds at once"
         raise SettingsError("BAD_SETTING", what, "give each seed its own roles: --set seed=N, another --out")
     stores = None if cache is None else cache_at(cache)
+    if filter_by in ("miner", "start"):  # values of the setting, and no models
+        values, filter_by = values | {"filter_by": filter_by}, None
+    if recipe.name == "adore" and negatives in ("dynamic", "static", "random"):  # likewise, and no pools
+        values, negatives = values | {"negatives": negatives}, None
     values |= {"filter_by": "given"} if filter_by is not None else {}
     layers: Any = {"settings": settings, "beside": arguments_by_name(), **values}
     if isinstance(negatives, int | list):

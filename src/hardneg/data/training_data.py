@@ -52,6 +52,9 @@ class Labels:
     require_gold: bool = False
     answer_mode: Literal["string", "regex"] = "string"
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def check(self) -> None:
         """Refuse settings that contradict each other."""
         if self.require_gold and not self.use_positive_ctxs:

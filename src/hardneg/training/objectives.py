@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hardneg.arguments import checked
 from hardneg.data.training_data import TrainingData
+from hardneg.errors import SettingsError
 from hardneg.losses import (
     PairLoss,
     bce,
@@ -116,6 +119,7 @@ def teacher_scores(batch: GroupBatch, teacher: Callable[[Int32, Int32], Float32]
     return teacher(np.repeat(batch.query_rows, shape[1]), batch.passage_rows.ravel()).reshape(shape)
 
 
+@checked
 def group_loss(
     name: LossName,
     *,
@@ -143,7 +147,17 @@ def group_loss(
     -------
     (scores [b, p], targets [b], masked [b, p]) -> [b] losses. With ``distill``, the teacher's scores [b, 1 + N]
     are a fourth argument.
+
+    Raises
+    ------
+    SettingsError : a name is unknown, or a number is out of its range.
     """
+    above_zero = {"scale": scale, "margin": margin, "distill_scale": distill_scale}
+    for what, value in (above_zero | {"teacher_temperature": teacher_temperature}).items():
+        if value is not None and not 0 < value < math.inf:
+            raise SettingsError("OUT_OF_RANGE", f"{what} is {value}", "give a number above 0")
+    if not 0 < distill_weight <= 1:
+        raise SettingsError("OUT_OF_RANGE", f"distill_weight is {distill_weight}", "give a number in (0, 1]")
     pairs: dict[str, PairLoss] = {
         "pairwise_nll": pairwise_nll,
         "hinge": partial(hinge, margin=margin),

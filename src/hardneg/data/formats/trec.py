@@ -107,9 +107,18 @@ def table_of(given: Scored | Judged) -> Table:
 
 
 def qrels_of(given: Judged) -> tuple[Qrels, Vocabulary, Vocabulary]:
-    """Judgements by ids, as :func:`open_qrels` gives those of a file."""
+    """Judgements by ids, as :func:`open_qrels` gives those of a file; raises :class:`InputError` as for a file."""
     table = table_of(given)
+    for entry in np.flatnonzero(~in_range(table.values))[:1]:
+        pair = f"query {table.query_ids[table.query[entry]]}, passage {table.passage_ids[table.passage[entry]]}"
+        what = f"{pair}: the relevance {table.values[entry]:.0f} is no 32-bit integer"
+        raise InputError("BAD_GRADE", what, "give an integer")
     return _qrels_of(table), Vocabulary(table.query_ids), Vocabulary(table.passage_ids)
+
+
+def in_range(grades: Float64) -> NDArray[np.bool_]:
+    """Whether each grade [n] fits into 32 bits."""
+    return (grades >= -(2.0**31)) & (grades < 2.0**31)
 
 
 def _read_run_table(path: Path) -> Table:

@@ -101,6 +101,11 @@ class Ance(GroupSettings):
         return (self.refreshes + 1) * self.refresh_every
 
     @property
+    def kept_steps(self) -> range:
+        """The steps of the published models whose weights are kept, because one may be the best on dev."""
+        return range(self.refresh_every, self.steps if self.keep == "best" else 0, self.refresh_every)
+
+    @property
     def longest_cycle(self) -> int:
         """The most steps that a version is in force by the schedule; in ``async`` it may be longer."""
         return longest_in_force(self.mode, self.refresh_every)
@@ -161,6 +166,7 @@ def ance(
             every=settings.refresh_every,
             steps=settings.steps,
             keep=settings.keep_versions,
+            weights=weights_of(training),
             asked=settings.examine,
         )
     last = training.last_model
@@ -178,7 +184,7 @@ def alternate(training: TrainingRun[Ance], base: Callable[[], BiEncoder]) -> Ite
         if step >= end:  # patience ended it
             break
         used = version_before(settings.mode, experiment, step, settings.refresh_every)
-        weights = weights_path(experiment, EPISODE, step) if step and settings.keep == "best" else None
+        weights = weights_of(training).get(step)
         if by_leader(is_mined, experiment, version):
             old = archived_state(experiment, version, step, used, settings.examine)
             old.weights = weights
@@ -196,6 +202,11 @@ def alternate(training: TrainingRun[Ance], base: Callable[[], BiEncoder]) -> Ite
             end = steps_made(training.last_model)
         until = min(step + settings.refresh_every, end)
         yield from training.measured_states(EPISODE, after=step, before=until)
+
+
+def weights_of(training: TrainingRun[Ance]) -> dict[int, Path]:
+    """The folders of the weights that are kept, by step."""
+    return {step: weights_path(training.experiment, EPISODE, step) for step in training.settings.kept_steps}
 
 
 def publish_together(training: TrainingRun[Ance], state: Snapshot, version: int) -> None:
@@ -233,6 +244,8 @@ def stage_of(training: TrainingRun[Ance], encoder: BiEncoder, wait: Wait) -> Mea
         stop_when_stale=settings.stale == "stop",
     )
     loss = group_loss(settings.loss, scale=encoder.settings.scale, margin=settings.margin)
+    # In sync mode the evaluator on dev keeps the best weights, and no others.
+    kept = {} if settings.mode == "sync" else {path: step for step, path in weights_of(training).items()}
     retriever = training.trainee(
         encoder,
         training.objective(encoder, loss, in_batch=settings.in_batch),
@@ -248,6 +261,7 @@ def stage_of(training: TrainingRun[Ance], encoder: BiEncoder, wait: Wait) -> Mea
         ),
         schedule_of(settings, len(data.train), pool.first_step),
         models={training.last_model: settings.episode_of(len(data.train)).steps},
+        intermediate=kept,
         facts=pool.facts,
     )
     dev = dev_evaluator_of(training) if settings.mode == "sync" else None
@@ -266,7 +280,7 @@ def dev_evaluator_of(training: TrainingRun[Ance]) -> DevEvaluator:
         training,
         settings.episode_of(len(training.data.train)),
         start=runs_of(training.experiment, 0),
-        besides=range(every, settings.steps, every) if settings.keep == "best" else (),
+        besides=settings.kept_steps,
         runs=runs,
         lasting=lambda step: step % every == 0,
     )
@@ -334,7 +348,8 @@ def plan(settings: Ance, data: TrainingData, encoder: BiEncoder) -> CostModel:
     kept = versions if settings.keep_versions is None else min(versions, settings.keep_versions + NEEDED)
     turn = ("measure",) if settings.roles else ("measure", "mine", "train")  # roles are other processes
     order = (*(turn * versions), "measure")
-    return replace(work, pools=kept, models=min(settings.refreshes, EXPORTS), order=order)
+    models = min(settings.refreshes, EXPORTS) + (len(settings.kept_steps) if settings.roles else 0)
+    return replace(work, pools=kept, models=models, order=order)
 
 
 RECIPE = Recipe(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +195,7 @@ def mined_states(
     every: int,
     steps: int,
     keep: int | None,
+    weights: Mapping[int, Path],
     asked: Asked = "all",
 ) -> Iterator[ArchivedState]:
     """Yield the state that mined each version when the version is complete, while two processes train and mine.
@@ -204,6 +205,7 @@ def mined_states(
     every : steps between two published models.
     steps : all steps of training.
     keep : the number of newest versions to keep, besides those that resuming needs; None: all of them.
+    weights : step -> the folder of its weights, for the steps whose weights are kept.
     asked : the queries that the states were searched for.
 
     Raises
@@ -218,7 +220,9 @@ def mined_states(
             if is_mined(experiment, version):
                 step = step_of(experiment, version)
                 used = version_before(mode, experiment, step, every)
-                yield archived_state(experiment, version, step, used, asked)
+                state = archived_state(experiment, version, step, used, asked)
+                state.weights = weights.get(step)
+                yield state
                 delete_old(experiment, used=used, keep=keep)
             version += 1
         if not busy:
