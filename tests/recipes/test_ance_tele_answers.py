@@ -12,6 +12,7 @@ from executed import Executed, watched
 from reference_tele import SlowEncoder, SlowTele
 
 import hardneg as hn
+from hardneg.api.diagnose import opened_at
 from hardneg.data.training_data import Labels, choose_splits
 from hardneg.errors import Faults
 from hardneg.evaluation.matching import contains
@@ -20,6 +21,7 @@ from hardneg.models.loading import load_encoder
 from hardneg.recipes import ance_tele
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import Positives
+from hardneg.report.facts_queries import best_table, breakdown_table, change_of
 from hardneg.training import objectives
 from hardneg.training.batches import masked_columns
 from worlds.qa_world import PASSAGES, TRAIN, qa_collection
@@ -372,6 +374,23 @@ def test_other_recipes_know_positives_and_negatives_by_answers_too(qa, train, tm
     }
     assert set(seen) & set(found), "a question without a judged passage was trained on"
     assert all(answered(qa.collection, query, seen[query]) for query in set(seen) & set(found))
+
+
+def test_the_report_shows_no_positive_of_another_query(qa, tmp_path):
+    values = {"mixtures": ["bm25"], "steps": [2], "depth": 24, "labels": "answers", "measures": "Answer@1 RR@10"}
+    hn.train_warmup(qa.collection, qa.model, tmp_path / "exp", device="cpu", queries_per_step=4, **values)
+    found = opened_at(tmp_path / "exp")
+    change = change_of(found)
+    judged = np.diff(change.positives.offsets)
+    assert (judged == 0).any()
+    change.before[:], change.after[:] = 0.0, 1.0  # every query moved, also the last one
+    assert len(breakdown_table(found).rows) > 0
+    shown = {row["query"]: row["positive"] for row in best_table(found).records()}
+    for at, row in enumerate(change.query_rows.tolist()):
+        if (query := qa.collection.query_ids[row]) in shown:
+            own = [qa.collection.texts[one] for one in change.positives.of(at).tolist()]
+            assert shown[query] == (own[0] if own else None)
+    assert None in shown.values()
 
 
 def test_no_positive_of_the_version_in_force_is_an_in_batch_negative_of_ance(qa, train, tmp_path, monkeypatch):

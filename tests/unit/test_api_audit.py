@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 import hardneg as hn
-from hardneg.api.audit import Sampling, open_world
+from hardneg.api.audit import Sampling, _runs_of, open_world
 from hardneg.api.reopen import experiment_data
 from hardneg.cli.ending import has_negatives
 from hardneg.data.collection import Collection
 from hardneg.diagnostics.audit_page import audit_page, audit_section
 from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.experiment.layout import Layout
+from hardneg.experiment.states import StateRecord, states_text
 from hardneg.negatives.pool import SOURCES, NegativePool, load_pool, save_pool
 from hardneg.records import spans
 from hardneg.report.lists import part_of
@@ -403,3 +404,12 @@ def test_a_pool_without_negatives_is_told_so(world, tmp_path):
     with pytest.raises(InputError, match="NO_NEGATIVES: the pool has no negatives: the model was"):
         hn.audit(tmp_path / "exp")
     assert not has_negatives(tmp_path / "exp")
+
+
+def test_the_kept_state_is_looked_at_once(tmp_path):
+    names = {"untrained": "episodes/1/runs", "last": "last/runs", "final": "episodes/1/runs"}
+    records = [StateRecord(name, name, runs=runs) for name, runs in names.items()]
+    (tmp_path / "states.jsonl").write_bytes(states_text(records))
+    assert [name for name, _ in _runs_of(Layout(tmp_path))] == ["untrained", "last"]
+    (tmp_path / "states.jsonl").write_bytes(states_text(one for one in records if one.name != "last"))
+    assert [name for name, _ in _runs_of(Layout(tmp_path))] == ["untrained", "final"]

@@ -85,6 +85,15 @@ def test_a_note_on_figures_too_high_stands_only_where_passages_were_left_out():
     assert few_of_dev(on_dev, 100) == 100, "results of before say nothing"
 
 
+def test_a_test_is_sure_if_its_corrected_p_is(tmp_path):
+    row = ROW | {"p": 0.025, "p_holm": 0.099}
+    assert (
+        ending_text(RESULTS | {"comparisons": [row]}, tmp_path).splitlines()[0].count("cannot be told from") == 1
+    )
+    told = verdict(RESULTS | {"comparisons": [row]})
+    assert (told.kind, "p (Holm) = 0.099" in told.sentence) == ("unsure", True)
+
+
 def test_what_is_not_sure_is_not_called_better(tmp_path):
     row = ROW | {"difference": -0.001, "interval": [-0.02, 0.01], "p": 0.8}
     (line, *_) = ending_text(RESULTS | {"comparisons": [row]}, tmp_path).splitlines()

@@ -78,6 +78,13 @@ def world(tmp_path, **options):
     return Collection.from_lists(passages, queries, qrels, to=tmp_path / "c", **options)
 
 
+def test_copies_may_have_near_copies_too(tmp_path):
+    passages = {"a": LONG, "b": LONG, "c": LONG + "slowly", "d": "something else, of other words"}
+    data = Collection.from_lists(passages, {"q": "x"}, {"train": {"q": ["d"]}}, to=tmp_path / "c")
+    copies = hn.examine(data)["copies"]
+    assert (copies["passages_equal"], copies["passages_nearly_equal"]) == (1, 3)
+
+
 def test_the_facts_by_hand(tmp_path):
     found = hn.examine(world(tmp_path))
     assert found["sizes"] == {"passages": 6, "queries": 6, "answers": False}

@@ -103,7 +103,7 @@ def test_the_verdict_is_a_sentence_with_interval_and_p(difference, p, kind, word
     assert found.kind == kind
     assert words in found.sentence
     assert "95 % interval" in found.sentence
-    assert f"p = {p:.3f}" in found.sentence
+    assert f"p (Holm) = {p:.3f}" in found.sentence
     assert "is worse than BM25" in found.details[0]
     assert found.advice
     assert any("fuse the model with it (hardneg fuse)" in line for line in found.advice)

@@ -47,7 +47,7 @@ def test_the_verdict_says_how_the_final_model_does_against_the_in_batch_state():
     found = verdict(results, in_batch=Beside("episode-1, in the batch", row(0.05, 0.02, "episode-1")))
     assert found.sentence == without.sentence
     assert found.details[0].startswith("On test, the final model is better than episode-1, in the batch: RR@10")
-    assert "difference +0.050, 95 % interval -0.050 to +0.150, p = 0.020" in found.details[0]
+    assert "difference +0.050, 95 % interval -0.050 to +0.150, p (Holm) = 0.020" in found.details[0]
     assert found.details[1:] == without.details
     assert found.advice == without.advice
     unsure = verdict(results, in_batch=Beside("it", row(0.05, 0.4, "episode-1")))

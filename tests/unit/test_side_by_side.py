@@ -49,6 +49,24 @@ def test_a_drawn_dev_is_compared_on_the_queries_of_the_smaller_draw(tmp_path):
         paired_tests(Several([some, other]))
 
 
+def test_devs_among_hits_of_bm25_are_compared_if_both_have_the_same_queries(tmp_path):
+    def with_dev(name, rows, values):
+        one = opened(tmp_path / name, 0.5, "x")
+        one.kept["evaluations"] = {"final": {"dev": Evaluation(np.array(rows, np.int32), {"RR@10": values}, 0, 0)}}
+        one.__dict__["settings"] = {"splits": {"dev": "dev"}, "result_settings": {"dev_passages": 20}}
+        return one
+
+    whole, same = with_dev("a", range(3), np.ones(3)), with_dev("b", range(3), np.zeros(3))
+    assert [row["a - b"] for row in paired_tests(Several([whole, same])).records()] == [1.0]
+    with pytest.raises(NotRecorded):  # fewer queries bring fewer passages, among which ranks are better
+        paired_tests(Several([whole, with_dev("c", [0, 2], np.zeros(2))]))
+
+
+def test_of_equal_ones_none_is_called_best(tmp_path):
+    found = verdict_of(Several([opened(tmp_path / "a", 0.5, "x"), opened(tmp_path / "b", 0.5, "x")]))
+    assert (found.kind, found.sentence) == ("unsure", "On test, none does best: RR@10 a 0.500, b 0.500.")
+
+
 def test_the_means_of_a_verdict_are_of_the_tested_queries(tmp_path):
     a, b = opened(tmp_path / "a", 0.5, "x"), opened(tmp_path / "b", 0.5, "x")
     a.kept["evaluations"]["final"]["test"].values["RR@10"][:20] = 0.25

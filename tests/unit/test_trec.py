@@ -330,6 +330,11 @@ def test_forms_of_the_same_qrels(tmp_path, text):
     }
 
 
+def test_beir_ids_may_begin_with_a_hash(tmp_path):
+    text = "query-id\tcorpus-id\tscore\n#1\ta\t1\n2\t#b\t1\n"
+    assert qrels_dict(*open_qrels(file(tmp_path, text))) == {"#1": {"a": 1}, "2": {"#b": 1}}
+
+
 def test_beir_ids_may_have_blanks(tmp_path):
     qrels, queries, passages = open_qrels(file(tmp_path, "query-id\tcorpus-id\tscore\nq 1\tp 1\t1\n"))
     assert qrels_dict(qrels, queries, passages) == {"q 1": {"p 1": 1}}

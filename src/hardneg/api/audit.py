@@ -40,7 +40,7 @@ from hardneg.evaluation.answers import AnswerCache
 from hardneg.experiment.folder import kept_judgements, read_settings
 from hardneg.experiment.layout import Layout, run_of
 from hardneg.experiment.margins import NONE, Margins, mean_margins, read_margins
-from hardneg.experiment.names import BM25
+from hardneg.experiment.names import BM25, FINAL, LAST
 from hardneg.experiment.provenance import collection_within
 from hardneg.experiment.states import ends_of, read_states
 from hardneg.negatives.pool import SOURCES, NegativePool, load_pool
@@ -229,7 +229,7 @@ def check_threshold(name: str, value: float) -> None:
     if name not in KINDS:
         what = f"--threshold {name:.60}={value:g}: there is no signal '{name:.60}'"
         raise SettingsError("BAD_SETTING", what, nearest(name, tuple(KINDS)))
-    if math.isnan(value):
+    if not math.isfinite(value):
         raise SettingsError("BAD_SETTING", f"--threshold {name}={value}", "give a number")
 
 
@@ -298,8 +298,10 @@ class World:
 def _runs_of(layout: Layout) -> Iterator[tuple[str, Path]]:
     """Name and folder of runs of every state: as the experiment lists them, or if it does not yet, by folders."""
     if layout.states.is_file():
-        for state in read_states(layout.path):
-            if state.runs is not None and state.of is None:
+        found = [one for one in read_states(layout.path) if one.runs is not None and one.of is None]
+        last = {one.name for one in found} & {LAST}
+        for state in found:
+            if not (last and state.name == FINAL) and state.runs is not None:  # final is a copy of the kept state
                 yield state.name, layout / state.runs
         return
     for episode in layout.episodes():

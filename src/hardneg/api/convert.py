@@ -8,8 +8,9 @@ from typing import Any
 from hardneg.api.external import keep_given
 from hardneg.api.inputs import Place, check_new
 from hardneg.data.importing import find_source, import_collection
-from hardneg.errors import InputError, SettingsError
+from hardneg.errors import HardnegError, InputError, SettingsError
 from hardneg.process.progress import note
+from hardneg.storage.artifacts import remove
 
 
 def convert(
@@ -36,7 +37,12 @@ def convert(
     collection = import_collection(found, to, **options)
     facts = {"collection": str(to), "digest": collection.digest, **collection.facts}
     if negatives is not None:
-        pool = keep_given(found, collection, Path(negatives))
+        split = "train" if "train" in collection.splits else next(iter(collection.splits), "train")
+        try:
+            pool = keep_given(found, collection, Path(negatives), split=split)
+        except HardnegError:
+            remove(Path(to))  # all or nothing: the corrected command finds no collection in its way
+            raise
         facts |= {"negatives": str(negatives), "given_negatives": len(pool.passage_rows)}
     elif found.negatives is not None and next(found.negatives(), None) is not None:
         note("the source gives negatives too; import it with --negatives POOL to keep them")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hardneg.api.audit import Sampling, audit_last_pool
 from hardneg.api.clean import seeds_with_settings
-from hardneg.api.inputs import Data, Place
+from hardneg.api.inputs import Data, Place, check_file
 from hardneg.api.reopen import experiment_data
 from hardneg.arguments import checked
 from hardneg.data.training_data import TrainingData
@@ -18,7 +18,7 @@ from hardneg.errors import InputError, SettingsError
 from hardneg.experiment.layout import Layout
 from hardneg.process.progress import say
 from hardneg.report.facts_audit import AUDIT
-from hardneg.report.make import Comparison, Report, make, make_comparison, write, write_comparison
+from hardneg.report.make import Comparison, Report, make, make_comparison, write, write_page
 from hardneg.report.opened import Opened
 from hardneg.report.shapes import altair
 
@@ -33,6 +33,7 @@ def diagnose(
     data: Data | None = None,
     *,
     save: bool = True,
+    out: Place | None = None,
     pictures: bool = True,
     cache: Place | None = None,
 ) -> Report | Comparison:
@@ -45,6 +46,7 @@ def diagnose(
     data : the collection, if it is no longer where the experiment remembers it. Without a collection, texts and
         everything that needs judgements are left out.
     save : write ``report.html`` and ``figures/`` into the experiment's folder.
+    out : also write the page to this file.
     pictures : also write each chart as PNG and SVG.
     cache : the folder that ``data`` in a foreign convention is imported into.
 
@@ -59,11 +61,17 @@ def diagnose(
     SettingsError : the packages that draw charts are not installed.
     """
     folder = Path(experiment)
+    if out is not None:
+        check_page(Path(out), [folder, data])
+    found: Report | Comparison
     if parts := seeds_of(folder):
-        return _diagnose_seeds(folder, parts, data, save=save, pictures=pictures, cache=cache)
-    opened = opened_at(folder, data, cache)
-    command = command_of(folder, data)
-    return write(opened, command, pictures=pictures) if save else make(opened, command)
+        found = _diagnose_seeds(folder, parts, data, save=save, pictures=pictures, cache=cache)
+    else:
+        opened, command = opened_at(folder, data, cache), command_of(folder, data)
+        found = write(opened, command, pictures=pictures) if save else make(opened, command)
+    if out is not None:
+        write_page(found, Path(out))
+    return found
 
 
 def _diagnose_seeds(
@@ -76,7 +84,7 @@ def _diagnose_seeds(
             write(one, command_of(part, data), pictures=pictures)
     together = make_comparison(opened, command_of(folder, data), Opened(Layout(folder)).results)
     if save:
-        write_comparison(together, Layout(folder).report)
+        write_page(together, Layout(folder).report)
     return together
 
 
@@ -112,13 +120,24 @@ def compare_experiments(
     if not len(experiments):
         raise SettingsError("BAD_SETTING", "no experiments are given", "give the folders of at least two")
     check_distinct(experiments)
+    if out is not None:
+        check_page(Path(out), [*experiments, data])
     opened = [opened_at(Path(one), data, cache) for one in experiments]
     given = ["--data", str(data)] if isinstance(data, (str, Path)) else []
     given += ["--out", str(out)] if out is not None else []
     report = make_comparison(opened, ["hardneg", "diagnose", *map(str, experiments), *given])
     if out is not None:
-        write_comparison(report, Path(out))
+        write_page(report, Path(out))
     return report
+
+
+def check_page(out: Path, reads: Sequence[object]) -> None:
+    """Refuse to write a page over an input, or over a file of an experiment."""
+    check_file(out, reads)
+    for read in reads:
+        if isinstance(read, str | Path) and Path(read).resolve() in out.resolve().parents and out.exists():
+            what = f"this file is a part of {read}, and would be lost"
+            raise SettingsError("EXISTS", what, "give another path", path=out)
 
 
 def check_distinct(experiments: Sequence[Place]) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ from hardneg.experiment.layout import Layout
 from hardneg.experiment.provenance import collection_within
 from hardneg.records import Qrels, Run
 from hardneg.search.fusion import check_alike
+from hardneg.storage.safe_read import read_json
 
 log = logging.getLogger(__name__)
 
@@ -279,6 +280,7 @@ def judged_split(collection: Collection, split: str, paths: Sequence[AnyRun]) ->
     """
     own = devs_of(collection, paths) if split == "dev" else {}
     same_dev(own)
+    same_passages(own)
     if any(one.held_out or one.dev_queries is not None or one.dev != split for one in own.values()):
         smallest = min(own, key=lambda place: own[place].held_out or own[place].dev_queries or math.inf)
         dev = experiment_data(smallest, collection).dev
@@ -323,6 +325,30 @@ def same_dev(experiments: Mapping[Path, ChosenSplits]) -> None:
             raise InputError(
                 "NO_OVERLAP", what, "compare them by --split test, or train them with one seed", path=place
             )
+
+
+def same_passages(experiments: Iterable[Path]) -> None:
+    """Refuse experiments whose devs were judged among different passages.
+
+    Raises
+    ------
+    InputError : dev was judged among other hits of BM25, or among all passages, than in the first experiment.
+    """
+    among = {place: dev_among(place) for place in experiments}
+    first = next(iter(among), None)
+    for place, one in among.items():
+        if first is not None and one != among[first]:
+            what = f"its dev was judged among other passages than that of {first}"
+            fix = "compare them by --split test, or train them with the same dev queries and dev_passages"
+            raise InputError("NO_OVERLAP", what, fix, path=place)
+
+
+def dev_among(experiment: Path) -> Mapping[str, int] | None:
+    """The passages that dev was judged among, as ``results.json`` tells them; None: all, or nothing is told."""
+    file = Layout(experiment).results
+    found = read_json(file) if file.is_file() else None
+    told = found.get("dev_among") if isinstance(found, dict) else None
+    return told if told and told["passages"] < told["of"] else None
 
 
 def opened_run(run: AnyRun, split: str, collection: Collection | None) -> Path | Scored:

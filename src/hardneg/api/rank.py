@@ -22,6 +22,7 @@ from hardneg.api.inputs import (
     collection_of,
     model_place,
     one_of,
+    run_place,
     source_at,
 )
 from hardneg.api.outcomes import by_ids
@@ -65,6 +66,7 @@ def fuse(
     tune: str | None = None,
     tuning_runs: Sequence[AnyRun] = (),
     measure: str = "RR@10",
+    split: str = "test",
     cache: Place | None = None,
 ) -> dict[str, Any]:
     """Fuse runs over the same queries into one at ``out``, replacing what was there.
@@ -86,6 +88,7 @@ def fuse(
     tuning_runs : runs over the queries of that split by the same systems, in the order of ``runs``; by default
         ``runs`` themselves are taken to hold its queries.
     measure : one measure, which is tuned for.
+    split : where an experiment stands for a run, the split of this run.
 
     Returns
     -------
@@ -105,9 +108,10 @@ def fuse(
     tuning = check_tuning(runs, weights, data, tune, tuning_runs, measure)
     if out is not None:
         check_apart(out, [*runs, *tuning_runs])
-        check_file(Path(out))
+        check_file(Path(out), [data])
     collection = None if data is None else collection_of(data, cache)
-    given, queries, passages, id_rank = open_ranked([*runs, *tuning_runs], collection)
+    splits = [split] * len(runs) + [tune or ""] * len(tuning_runs)
+    given, queries, passages, id_rank = open_ranked([*runs, *tuning_runs], splits, collection)
     facts: dict[str, Any] = {}
     if tuning is not None and collection is not None:
         tuned = tuning.best(given[-len(runs) :], collection, cache_at(cache), fusion=fusion, k=k, id_rank=id_rank)
@@ -172,10 +176,13 @@ def checked_fusion(
 
 
 def open_ranked(
-    given: Sequence[AnyRun], collection: Collection | None
+    given: Sequence[AnyRun], splits: Sequence[str], collection: Collection | None
 ) -> tuple[list[Run], IdSpace, IdSpace, Int32]:
-    """The runs, the ids of their queries and passages, and the rank of each passage's id."""
-    places = [Path(run) if isinstance(run, str | Path) else opened_run(run, "", collection) for run in given]
+    """The runs, the ids of their queries and passages, and the rank of each passage's id.
+
+    Where an experiment is given, the run of its final model on the split of the same place is meant.
+    """
+    places = [opened_run(run, split, collection) for run, split in zip(given, splits, strict=True)]
     if collection is None:
         runs, queries, passages = read_runs(places, Vocabulary(()), Vocabulary(()))
     else:
@@ -260,6 +267,7 @@ def rerank(
     ranker: Place,
     k: int = 100,
     embeddings: Place | None = None,
+    split: str = "test",
     cache: Place | None = None,
     **reading: Unpack[Reading],
 ) -> dict[str, Any]:
@@ -267,7 +275,9 @@ def rerank(
 
     Parameters
     ----------
-    run : TREC or MS MARCO, over the queries and passages of ``data``.
+    run : TREC or MS MARCO, over the queries and passages of ``data``; or an experiment, which stands for the run
+        of its final model.
+    split : of this run.
     out : the file of the new run, gzipped if its name ends in ``.gz``; an existing file is replaced, but ``run``
         is refused. The first ``k`` hits get the ranker's scores, and the others follow below them in their old
         order (:func:`~hardneg.search.rerank.rerank`).
@@ -291,10 +301,10 @@ def rerank(
     """
     at_least("k", k)
     check_apart(out, [run])
-    check_file(Path(out))
+    check_file(Path(out), [data])
     collection = collection_of(data, cache)
     queries, passages = collection.query_ids, collection.passage_ids
-    given = read_run(Path(run), queries, passages, collection=collection.digest)
+    given = read_run(run_place(run, split), queries, passages, collection=collection.digest)
     source = source_at(model_place(ranker, "ranker"), **reading)
     found = reranked(given, open_scorer(source, collection, cache_at(cache), embeddings=embeddings), collection, k)
     write_run(Path(out), found, queries, passages)

@@ -142,7 +142,7 @@ def search_split(
     check_reranking(rerank_by, rerank_k)
     chosen = SearcherOptions(model, bm25, retriever, embeddings, index, language)
     chosen.check(reading)
-    check_file(Path(out))
+    check_file(Path(out), [data])
     collection, folder = collection_of(data, cache), cache_at(cache)
     rows = named_split(collection, split, "--split").query_rows
     first = chosen.open(collection, folder, reading)

@@ -28,8 +28,8 @@ def diagnose(
     from hardneg.experiment.layout import Layout
 
     if len(experiments) == 1:
-        report = execute(experiments[0], data, pictures=pictures, cache=cache)
-        show(f"{report.verdict.sentence}\n{Layout(experiments[0]).report}")
+        report = execute(experiments[0], data, out=out, pictures=pictures, cache=cache)
+        show(f"{report.verdict.sentence}\n{Layout(experiments[0]).report if out is None else out}")
         return
     page = Path("side-by-side.html") if out is None else out
     several = compare_experiments(experiments, data, out=page, cache=cache)

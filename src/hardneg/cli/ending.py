@@ -51,7 +51,10 @@ def has_negatives(out: Path) -> bool:
 
 def comparison_line(row: Mapping[str, Any], split: str) -> str:
     """A test in a line, such as ``final beats untrained by 0.041 [0.020, 0.063], p 1e-04``."""
-    sure = row["p"] <= SURE
+    from hardneg.report.verdict import corrected
+
+    p = corrected(row)
+    sure = p <= SURE
     word = ("beats" if row["difference"] > 0 else "loses to") if sure else "cannot be told from"
     low, high = row["interval"]
     sign = 1 if row["difference"] > 0 else -1
@@ -60,10 +63,10 @@ def comparison_line(row: Mapping[str, Any], split: str) -> str:
     if not sure:
         low, high = row["interval"]
         size = f"(difference {row['difference']:+.3f} [{low:+.3f}, {high:+.3f}])"
-    p = f"p {row['p']:.3f}" if row["p"] >= 1e-3 else f"p {row['p']:.0e}"
+    chance = f"p {p:.3f}" if p >= 1e-3 else f"p {p:.0e}"
     said = f"{shown(row['a'])} {word} {shown(row['b'])}"
     told = painted(said, COLOURS[word]) if word in COLOURS else said
-    return f"{told} {size}, {p} ({split} {row['measure']})"
+    return f"{told} {size}, {chance} ({split} {row['measure']})"
 
 
 def kept_text(kept: Mapping[str, Any]) -> str:

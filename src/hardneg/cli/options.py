@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -307,7 +308,24 @@ def show(text: str) -> None:
 
 def show_result(result: Any, as_json: bool, table: Callable[[Any], str]) -> None:
     """Print a result as JSON, or as the text that ``table`` makes of it."""
-    show(json.dumps(result, ensure_ascii=False) if as_json else table(result))
+    show(json_text(result) if as_json else table(result))
+
+
+def json_text(result: Any) -> str:
+    """A result as JSON, which has no infinite numbers and no NaN: they are null."""
+    try:
+        return json.dumps(result, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        return json.dumps(finite(result), ensure_ascii=False, allow_nan=False)
+
+
+def finite(value: Any) -> Any:
+    """A value with None in place of each number that is not finite."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: finite(one) for name, one in value.items()}
+    return [finite(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def example(*lines: str) -> str:

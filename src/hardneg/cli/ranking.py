@@ -23,17 +23,22 @@ from hardneg.cli.options import (
     with_shared,
 )
 
+RunSplit = Annotated[str, option(help="Where an experiment is given: the split of its run.", metavar="SPLIT")]
+
 
 @with_shared
 def rerank(
     data: DataOption,
-    run: Annotated[Path, option(help="The run file whose first hits are re-ranked.", metavar="RUN")],
+    run: Annotated[
+        Path, option(help="The run whose first hits are re-ranked: a file, or an experiment.", metavar="RUN")
+    ],
     ranker: RankerOption,
     out: RunOut,
     *,
     reading: Reading,
     k: Annotated[int, option("--k", min=1, help="Hits of each query to re-rank.")] = 100,
     embeddings: EmbeddingsOption = None,
+    split: RunSplit = "test",
     machine: Machine,
     as_json: JsonOption = False,
 ) -> None:
@@ -48,6 +53,7 @@ def rerank(
         "ranker": ranker,
         "k": k,
         "embeddings": embeddings,
+        "split": split,
         **machine.places,
     }
     show_result(execute(run, out, **reading, **named), as_json, facts_table)
@@ -55,7 +61,8 @@ def rerank(
 
 def fuse(
     runs: Annotated[
-        list[Path], typer.Argument(help="Run files over the same queries, two or more.", metavar="RUN...")
+        list[Path],
+        typer.Argument(help="Run files or experiments, two or more, over the same queries.", metavar="RUN..."),
     ],
     out: RunOut,
     method: Annotated[
@@ -85,6 +92,7 @@ def fuse(
     measure: Annotated[
         str, option(help="Measure to tune for, in ir_measures notation.", metavar="MEASURE")
     ] = "RR@10",
+    split: RunSplit = "test",
     cache: CacheOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -109,6 +117,7 @@ def fuse(
         tune=tune,
         tuning_runs=tuning_run or [],
         measure=measure,
+        split=split,
         cache=cache,
     )
     show_result(facts, as_json, facts_table)

@@ -195,20 +195,23 @@ def evaluate(run: Run, qrels: Qrels, measures: Sequence[Measure], *, id_rank: In
     return Evaluation(judged.query_rows, values, len(judged) - present, len(run) - present)
 
 
-def first_relevant_rank(run: Run, positives: Positives, depth: int) -> Int64:
+def first_relevant_rank(run: Run, positives: Positives, depth: int, *, id_rank: Int32 | None = None) -> Int64:
     """Rank (from 1) of the best positive of each query [Q]; 0 if none is among the first ``depth`` hits.
 
-    Ties are ranked by ascending row, as search does, whatever their order in the run.
+    Ties are ranked as by :func:`relevant_hits`, whatever their order in the run.
     """
-    return first_rank(relevant_hits(run, positives), depth)
+    return first_rank(relevant_hits(run, positives, id_rank=id_rank), depth)
 
 
-def relevant_hits(run: Run, positives: Positives) -> JudgedHits:
-    """The positives among the hits of each query; ties are ranked by ascending row, as search does."""
+def relevant_hits(run: Run, positives: Positives, *, id_rank: Int32 | None = None) -> JudgedHits:
+    """The positives among the hits of each query.
+
+    Ties are ranked by ``id_rank`` descending, as measures do; without it by ascending row, as search does.
+    """
     rows = max(run.passage_rows.max(initial=0), positives.passage_rows.max(initial=0)) + 1
     grades = np.ones(len(positives.passage_rows), np.int32)
     qrels = Qrels(positives.query_rows, positives.offsets, positives.passage_rows, grades)
-    return judged_hits(run, qrels, id_rank=-np.arange(rows, dtype=np.int32))
+    return judged_hits(run, qrels, id_rank=-np.arange(rows, dtype=np.int32) if id_rank is None else id_rank)
 
 
 def first_rank(hits: JudgedHits, depth: int) -> Int64:

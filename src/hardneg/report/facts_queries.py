@@ -86,14 +86,18 @@ def breakdown_table(opened: Opened) -> Table:
     }
     before, after = change.before[some], change.after[some]
     rows = [(name, group) for name, values in properties.items() for group in by_value(before, after, values)]
-    firsts = positives.passage_rows[positives.offsets[:-1].clip(max=max(len(positives.passage_rows) - 1, 0))]
+    judged = np.flatnonzero(
+        np.diff(positives.offsets)
+    )  # with labels by answers, a query may have no judged positive
+    firsts = positives.passage_rows[positives.offsets[judged]]
+    everyone = np.arange(len(queries))
     sources = {
-        "part of the collection": collection.passage_ids.take(firsts) if len(firsts) else [],
-        "part of the queries": collection.query_ids.take(change.query_rows[some]),
+        "part of the collection": (judged, collection.passage_ids.take(firsts) if len(firsts) else []),
+        "part of the queries": (everyone, collection.query_ids.take(change.query_rows[some])),
     }
-    for name, ids in sources.items():
+    for name, (which, ids) in sources.items():
         if (labels := parts_of(ids)) is not None:
-            found = by_label(before, after, labels)
+            found = by_label(before[which], after[which], labels)
             rows += [(name, group) for group in sorted(found, key=lambda group: -group.queries)]
     return _groups_table(rows, change.measure)
 
@@ -139,7 +143,8 @@ def moved_of(opened: Opened) -> tuple[list[Moved], list[Moved]]:
             run = opened.run(state, change.split) if state is not None else None
             if run is None:
                 raise NotRecorded("The runs of the first and the last state are not there.")
-            ranks.append(first_relevant_rank(run, change.positives, DEPTH))
+            id_rank = opened.data_here.collection.passage_ids.id_rank  # ties as in the measures beside the ranks
+            ranks.append(first_relevant_rank(run, change.positives, DEPTH, id_rank=id_rank))
         opened.kept["moved"] = most_moved(
             change.query_rows, change.before, change.after, ranks[0], ranks[1], count=LISTED
         )
@@ -163,7 +168,7 @@ def _moved_table(opened: Opened, moved: list[Moved]) -> Table:
     rows = []
     for one in moved:
         i = first[one.query_row]
-        positive = int(change.positives.passage_rows[change.positives.offsets[i]])
+        positives = change.positives.of(i)
         rows.append(
             {
                 "query": collection.query_ids[one.query_row],
@@ -172,7 +177,7 @@ def _moved_table(opened: Opened, moved: list[Moved]) -> Table:
                 f"{change.measure} after": one.after,
                 "rank before": one.rank_before or None,
                 "rank after": one.rank_after or None,
-                "positive": collection.texts[positive],
+                "positive": collection.texts[int(positives[0])] if len(positives) else None,
             }
         )
     return Table.of(rows)

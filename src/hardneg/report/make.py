@@ -255,8 +255,8 @@ def write(opened: Opened, command: Sequence[str], *, pictures: bool = True) -> R
     return report
 
 
-def write_comparison(report: Comparison, path: Path) -> None:
-    """Publish the page of several experiments at ``path``."""
+def write_page(report: Report | Comparison, path: Path) -> None:
+    """Publish the page of one experiment or several at ``path``."""
     with publish_file(path) as stream:
         stream.write(report.html)
 

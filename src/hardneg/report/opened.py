@@ -42,7 +42,7 @@ FAULTS = (
     HardnegError,
     OSError,
     ValueError,
-    KeyError,
+    LookupError,
     TypeError,
     AttributeError,
 )  # raised by files that are not as training wrote them

@@ -127,6 +127,11 @@ def _among(found: Evaluation, query_rows: Int32) -> Evaluation:
     return replace(found, query_rows=found.query_rows[keep], values={k: v[keep] for k, v in found.values.items()})
 
 
+def _dev_among(one: Opened, dev: Evaluation) -> tuple[int, int] | None:
+    """What decides among which passages dev was judged: hits of BM25 for how many queries; None: all passages."""
+    return None if one.dev_passages is None else (one.dev_passages, len(dev.query_rows))
+
+
 def _tests(a: str, one: Opened, b: str, other: Opened) -> list[dict[str, Any]]:
     same = one.data is not None and other.data is not None
     if not same or one.data_here.collection.digest != other.data_here.collection.digest:
@@ -136,9 +141,9 @@ def _tests(a: str, one: Opened, b: str, other: Opened) -> list[dict[str, Any]]:
         x, y = _last(one, split), _last(other, split)
         if x is None or y is None or not _one_has_all(x.query_rows, y.query_rows):
             continue
-        x, y = _among(x, y.query_rows), _among(y, x.query_rows)
-        if split == "dev" and one.dev_passages != other.dev_passages:  # dev was judged among other passages
+        if split == "dev" and _dev_among(one, x) != _dev_among(other, y):
             continue
+        x, y = _among(x, y.query_rows), _among(y, x.query_rows)
         for measure in [name for name in x.values if name in y.values]:
             difference = x.of(measure) - y.of(measure)
             low, high = bootstrap_interval(difference, seed=SEED)
@@ -230,9 +235,11 @@ def verdict_of(several: Several) -> Verdict:
     told = [_compared(row, best) for row in of_best]
     sure = all(row["p (Holm)"] <= 0.05 and _signed(row, best) > 0 for row in of_best)
     among = split_of(split, several.experiments[several.names.index(best)].dev_passages)
-    sentence = f"On {among}, {best} does best: {measure} {known[best]:.3f}"
     others = ", ".join(f"{name} {value:.3f}" for name, value in known.items() if name != best)
-    return Verdict("better" if sure else "unsure", f"{sentence} ({others}).", tuple(told), ())
+    sentence = f"On {among}, {best} does best: {measure} {known[best]:.3f} ({others})."
+    if list(known.values()).count(known[best]) > 1:
+        sentence = f"On {among}, none does best: {measure} {best} {known[best]:.3f}, {others}."
+    return Verdict("better" if sure else "unsure", sentence, tuple(told), ())
 
 
 def _shared_means(several: Several, tested: set[str], split: str, measure: str) -> dict[str, float]:

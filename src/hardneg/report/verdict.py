@@ -111,8 +111,13 @@ def reranked_by(results: Mapping[str, Any]) -> str:
     return str(results.get("reranked", {}).get("first", ""))
 
 
+def corrected(row: Mapping[str, Any]) -> float:
+    """The p value of a test, corrected over all tests of the table that it stands in."""
+    return float(row.get("p_holm", row["p"]))
+
+
 def _kind(row: Mapping[str, Any]) -> str:
-    if row["p"] > SURE:
+    if corrected(row) > SURE:
         return "unsure"
     return "better" if row["difference"] > 0 else "worse"
 
@@ -132,8 +137,9 @@ def _sentence(
 
 def _difference(row: Mapping[str, Any]) -> str:
     low, high = row["interval"]
-    p = f"p = {row['p']:.3f}" if row["p"] >= 0.001 else f"p = {row['p']:.0e}"
-    return f"difference {row['difference']:+.3f}, 95 % interval {low:+.3f} to {high:+.3f}, {p}"
+    p = corrected(row)
+    told = f"p (Holm) = {p:.3f}" if p >= 0.001 else f"p (Holm) = {p:.0e}"
+    return f"difference {row['difference']:+.3f}, 95 % interval {low:+.3f} to {high:+.3f}, {told}"
 
 
 def _of_seeds(results: Mapping[str, Any], dev_passages: int | None) -> Verdict:

@@ -186,10 +186,10 @@ def _pair(columns: PairColumns, fields: Fields, place: Place) -> Pair:
 
 
 def texts_in(fields: Fields, name: str, place: Place) -> list[str]:
-    """The texts in a field: one text or a list of them, which may be written as JSON; none where it is null."""
+    """The texts in a field: one text or a list of them, in CSV and TSV written as JSON; none if it is null."""
     value = fields.get(name)
     if isinstance(value, str):
-        if not (value.startswith("[") and value.endswith("]")):
+        if not (value.startswith("[") and value.endswith("]")) or not in_cells(place.path):
             return [value]
         listed = _listed(value)
         return [value] if listed is None else listed
@@ -201,6 +201,11 @@ def texts_in(fields: Fields, name: str, place: Place) -> list[str]:
     what = f"the field {name!r} is {found:.60}, neither a text nor a list of texts"
     refuse(InputError("WRONG_TYPE", what, "correct it", path=place.path, line=place.line))
     return []
+
+
+def in_cells(path: Path) -> bool:
+    """Whether a file is a table of texts, where a list can only be written as a text."""
+    return path.name.removesuffix(".gz").endswith((".csv", ".tsv"))
 
 
 def _listed(text: str) -> list[str] | None:

@@ -1,0 +1,101 @@
+"""Outputs: no input is written over, half an import is none, and JSON holds numbers that JSON has."""
+
+import json
+import math
+
+import pytest
+
+import hardneg as hn
+from hardneg.api import convert
+from hardneg.cli.options import json_text
+from hardneg.errors import ArtifactError, SettingsError
+from worlds.small_trainings import train_small
+from worlds.tiny_world import one_thread  # noqa: F401
+
+PAIRS = '{"anchor": "what reads", "positive": "a shell reads commands", "negative": "a file holds bytes"}\n'
+
+
+@pytest.fixture(scope="module")
+def experiments(world, tmp_path_factory):
+    """Two small experiments side by side."""
+    root = tmp_path_factory.mktemp("two")
+    for name, steps in (("one", 2), ("two", 3)):
+        train_small("star", world, root / name, steps=steps)
+    return root
+
+
+@pytest.mark.parametrize("place", ["two/settings.json", "two/metrics.jsonl"])
+def test_a_page_is_not_written_over_an_experiments_files(world, experiments, place):
+    before = (experiments / place).read_bytes()
+    both = [experiments / "one", experiments / "two"]
+    with pytest.raises(SettingsError, match=r"EXISTS: this file is a part of .*two, and would be lost"):
+        hn.compare_experiments(both, world.collection, out=experiments / place)
+    with pytest.raises(SettingsError, match="EXISTS"):
+        hn.diagnose(experiments / "two", world.collection, out=experiments / place)
+    assert (experiments / place).read_bytes() == before
+
+
+def test_the_page_of_one_experiment_is_written_where_it_is_asked_for(world, experiments, tmp_path, hardneg):
+    page = tmp_path / "page.html"
+    place = ["diagnose", experiments / "one", "--data", world.collection.path, "--no-pictures"]
+    status, said, _ = hardneg(*place, "--out", page)
+    assert (status, said.splitlines()[-1]) == (0, str(page))
+    assert page.read_text().startswith("<!doctype html>")
+
+
+def test_a_search_does_not_write_over_its_data(tmp_path, hardneg):
+    data = tmp_path / "pairs.jsonl"
+    data.write_text(PAIRS)
+    place = ["search", "--data", data, "--bm25", "--split", "train", "--cache", tmp_path / "cache"]
+    status, _, err = hardneg(*place, "--out", data)
+    assert status == 2
+    assert "EXISTS: this file is an input of the command" in err
+    assert data.read_text() == PAIRS
+
+
+def test_an_experiment_stands_for_its_run(world, experiments, tmp_path):
+    one = experiments / "one"
+    hn.fuse([one, experiments / "two"], tmp_path / "fused", data=world.collection)
+    runs = [experiments / name / "runs/final.test.trec.gz" for name in ("one", "two")]
+    hn.fuse(runs, tmp_path / "same", data=world.collection)
+    assert (tmp_path / "fused").read_bytes() == (tmp_path / "same").read_bytes()
+    with pytest.raises(ArtifactError, match=r"NO_RUN: .* on split 'dev'; give --split test"):
+        hn.fuse([one, experiments / "two"], tmp_path / "dev", data=world.collection, split="dev")
+
+
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_given_negatives_are_those_of_the_split_that_is_there(tmp_path, hardneg, split):
+    (tmp_path / f"{split}.jsonl").write_text(PAIRS)
+    place = ["import", tmp_path / f"{split}.jsonl", "--to", tmp_path / "data", "--negatives", tmp_path / "pool"]
+    status, _, err = hardneg(*place)
+    assert status == 0, err
+    assert len(hn.open_collection(tmp_path / "data").splits) == 1
+    assert (tmp_path / "pool/manifest.json").is_file()
+
+
+def test_a_failed_pool_leaves_no_collection(tmp_path, monkeypatch):
+    def failing(*args, **named):
+        raise SettingsError("BAD_SETTING", "no pool", "give one")
+
+    monkeypatch.setattr(convert, "keep_given", failing)
+    (tmp_path / "train.jsonl").write_text(PAIRS)
+    with pytest.raises(SettingsError, match="no pool"):
+        convert.convert(str(tmp_path / "train.jsonl"), tmp_path / "data", negatives=tmp_path / "pool")
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_text_that_looks_like_a_list_is_a_text_where_lists_can_be_written(tmp_path):
+    text = '["a", "b"]'
+    (tmp_path / "one.jsonl").write_text(json.dumps({"anchor": "a list", "positive": text}) + "\n")
+    (tmp_path / "two.csv").write_text('anchor,positive\na list,"[""a"", ""b""]"\n')
+    found = {}
+    for name in ("one.jsonl", "two.csv"):
+        convert.convert(str(tmp_path / name), tmp_path / f"to-{name}")
+        found[name] = sorted(hn.open_collection(tmp_path / f"to-{name}").texts)
+    assert found == {"one.jsonl": [text], "two.csv": ["a", "b"]}
+
+
+def test_json_has_no_infinite_numbers():
+    result = {"a": [1.5, math.inf, (2, -math.inf)], "b": {"c": math.nan}, "d": "Infinity"}
+    assert json.loads(json_text(result)) == {"a": [1.5, None, [2, None]], "b": {"c": None}, "d": "Infinity"}
+    assert json_text({"a": "é"}) == '{"a": "é"}'
