@@ -185,8 +185,9 @@ def test_one_run_is_refused():
 def test_runs_of_other_things_are_refused():
     with pytest.raises(ArtifactError, match="OTHER_COLLECTION"):
         fuse([run_of([[1]], collection="a" * 64), run_of([[1]], collection="b" * 64)])
-    with pytest.raises(ArtifactError, match="OTHER_UNIT: one run ranks passages, another documents"):
-        fuse([run_of([[1]]), run_of([[1]], unit="document")])
+    with pytest.raises(ArtifactError, match="OTHER_UNIT: one run ranks passages, another chunks"):
+        fuse([run_of([[1]]), run_of([[1]], unit="chunk")])
+    assert fuse([run_of([[1]]), run_of([[1]], unit="document")]).unit == "document", "both rank rows"
     assert fuse([run_of([[1]], collection="a"), run_of([[1]])]).collection == "a"
 
 

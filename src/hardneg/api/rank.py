@@ -100,7 +100,7 @@ def fuse(
     SettingsError : a setting is wrong, or of the other method; weights are given and tuned; ``out`` is one of the
         runs.
     InputError : a malformed line of a run; no query of the split is in the runs that are tuned on.
-    ArtifactError : the runs are of different collections, or some are of passages and some of documents.
+    ArtifactError : the runs are of different collections, or some are of chunks and others are not.
     NumericError : linear fusion meets an infinite score.
     """
     fusion = checked_fusion(runs, weights, method, normalisation, rank_constant)

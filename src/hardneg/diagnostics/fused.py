@@ -50,8 +50,7 @@ def fused_run(seen: Seen, state: str, split: str, judge: Judge) -> Evaluation:
     """The evaluation of a state's run of a split, fused with BM25's: equal scores rank as in the runs' files."""
     id_rank = judge.data.collection.passage_ids.id_rank
     dense = seen[state].runs[split]
-    words = replace(seen[BM25].runs[split], unit=dense.unit)  # BM25 reads documents whole, a model by their chunks
-    runs = [in_file_order(run, id_rank) for run in (words, dense)]
+    runs = [in_file_order(run, id_rank) for run in (seen[BM25].runs[split], dense)]
     run = fuse(runs, k=judge.depth, id_rank=id_rank)
     return judge.evaluate({split: run})[split]
 

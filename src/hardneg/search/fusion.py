@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hardneg.errors import ArtifactError, NumericError, SettingsError
 from hardneg.evaluation.judged import locate
 from hardneg.process.progress import Tick, silent
-from hardneg.records import Float32, Int32, Int64, Run, offsets_of, spans, take_spans
+from hardneg.records import Float32, Int32, Int64, Run, Unit, offsets_of, spans, take_spans
 
 Method = Literal["rrf", "linear"]
 Normalisation = Literal["min-max", "z"]
@@ -128,7 +128,7 @@ def fuse(
     """
     fusion = fusion or Fusion()
     factors = check_weights(weights, len(runs))
-    collection = check_alike(runs)
+    collection, unit = check_alike(runs)
     queries = np.unique(np.concatenate([run.query_rows for run in runs]))
     places = [locate(run.query_rows, queries) for run in runs]
     lengths = np.stack([_lengths(run, place) for run, place in zip(runs, places, strict=True)])
@@ -143,7 +143,7 @@ def fuse(
         progress(stop, len(queries))
     none = np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32)
     counts, rows, scores = (np.concatenate(column) for column in zip(none, *parts, strict=True))
-    return Run(queries.astype(np.int32), offsets_of(counts), rows, scores, runs[0].unit, collection)
+    return Run(queries.astype(np.int32), offsets_of(counts), rows, scores, unit, collection)
 
 
 def check_weights(weights: Sequence[float] | None, runs: int) -> tuple[float, ...]:
@@ -165,16 +165,24 @@ def check_weights(weights: Sequence[float] | None, runs: int) -> tuple[float, ..
     return tuple(map(float, weights))
 
 
-def check_alike(runs: Sequence[Run]) -> str:
-    """The digest of the runs' collection; raises :class:`ArtifactError` where they do not rank the same things."""
+def check_alike(runs: Sequence[Run]) -> tuple[str, Unit]:
+    """The digest of the runs' collection, and what they rank.
+
+    Passages and documents are both rows of a collection: BM25 reads a document whole, a model by its chunks.
+
+    Raises
+    ------
+    ArtifactError : the runs are of different collections, or some rank chunks and others do not.
+    """
     digests = list(dict.fromkeys(run.collection for run in runs if run.collection))
     if len(digests) > 1:
         what = f"one run is of the collection {digests[0][:12]}…, another of {digests[1][:12]}…"
         raise ArtifactError("OTHER_COLLECTION", what, "give runs over the same collection")
-    if len(units := list(dict.fromkeys(run.unit for run in runs))) > 1:
+    units = list(dict.fromkeys(run.unit for run in runs))
+    if "chunk" in units and len(units) > 1:
         what = f"one run ranks {units[0]}s, another {units[1]}s"
         raise ArtifactError("OTHER_UNIT", what, "give runs of the same kind")
-    return digests[0] if digests else ""
+    return digests[0] if digests else "", "document" if "document" in units else units[0]
 
 
 def _lengths(run: Run, place: Int64) -> Int64:
