@@ -125,7 +125,7 @@ def test_advice_names_what_fusing_gives():
         .advice[0]
         .startswith("Ask BM25, too: fused, both are better than the model alone (hardneg fu")
     )
-    told["fused"]["comparisons"][0]["p"] = 0.2
+    told["fused"]["comparisons"][0]["p_holm"] = 0.2
     assert "fuse" not in verdict(told).advice[0]
 
 
