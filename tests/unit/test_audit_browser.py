@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from hardneg.data.ids import Vocabulary
-from hardneg.data.judgements import read_judgements
+from hardneg.data.judgements import JudgedIds, read_judgements
 from hardneg.diagnostics.audit_page import audit_page
 
 playwright = pytest.importorskip(
@@ -33,7 +33,12 @@ def page(request, tmp_path):
     counts = {"queries": 5, "pairs": 9, "suspected": 5, "judged": 0, "signals": [], "left_out": {}, "sources": []}
     texts = [SCRIPT, "first \u202e second", "word" * 250_000, "plain", "plain"]
     facts = {**counts, "pool": "pool", "suspects": [pair(*each) for each in zip(IDS, texts, strict=True)]}
-    (tmp_path / "page.html").write_bytes(audit_page(facts))
+    rows = {
+        ("old one", "p"): ("negative", 2),
+        (IDS[0], f"of {IDS[0]}"): ("unsure", 3),
+    }  # the second is judged anew
+    known = JudgedIds(tmp_path, rows).known(Vocabulary([IDS[0], "old one"]), Vocabulary([f"of {IDS[0]}", "p"]))
+    (tmp_path / "page.html").write_bytes(audit_page(facts, known))
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         size = {"width": request.param, "height": 900}
@@ -59,8 +64,9 @@ def test_labels_by_keyboard_are_saved_as_judgements(page, tmp_path):
     saved.value.save_as(file)
     found = read_judgements(file)
     labels = {query: label for (query, _), (label, _) in found.pairs.items()}
-    assert labels == {IDS[0]: "relevant", IDS[1]: "negative", IDS[2]: "negative", IDS[3]: "unsure"}
-    found.known(Vocabulary(IDS), Vocabulary(f"of {id_}" for id_ in IDS))
+    page_labels = {IDS[0]: "relevant", IDS[1]: "negative", IDS[2]: "negative", IDS[3]: "unsure"}
+    assert labels == {"old one": "negative", **page_labels}
+    found.known(Vocabulary([*IDS, "old one"]), Vocabulary(["p", *(f"of {id_}" for id_ in IDS)]))
     page.reload()
     assert page.inner_text(".audit .count") in ("4 of 5 labelled", "0 of 5 labelled")  # a browser may not remember
     page.locator(".audit .pair").nth(4).get_by_role("button", name="positive").click()

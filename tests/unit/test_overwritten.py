@@ -95,6 +95,20 @@ def test_a_text_that_looks_like_a_list_is_a_text_where_lists_can_be_written(tmp_
     assert found == {"one.jsonl": [text], "two.csv": ["a", "b"]}
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["index", "EMB", "--out", "INDEX", "--query-length", "4"], "query_length = 4, and no model is given"),
+        (["audit", "POOL", "--prompts", "e5"], "prompts = e5, and no model is given"),
+        (["audit", "POOL", "--threshold", "text=inf"], "--threshold text=inf; give a number"),
+        (["import", "F", "--check", "--negatives", "DIR"], "--negatives and --check do not go together"),
+    ],
+)
+def test_options_without_an_effect_are_refused(words, said, hardneg):
+    status, _, err = hardneg(*words)
+    assert (status, said in err) == (2, True), err
+
+
 def test_json_has_no_infinite_numbers():
     result = {"a": [1.5, math.inf, (2, -math.inf)], "b": {"c": math.nan}, "d": "Infinity"}
     assert json.loads(json_text(result)) == {"a": [1.5, None, [2, None]], "b": {"c": None}, "d": "Infinity"}

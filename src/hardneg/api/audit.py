@@ -23,6 +23,7 @@ from hardneg.api.inputs import (
     cache_at,
     check_all,
     check_file,
+    check_read,
     collection_of,
     judgements_of,
     model_place,
@@ -111,6 +112,7 @@ def audit(
     InputError : a line of the judgements is wrong; the pool has no negatives.
     """
     at_least("--most", most)
+    check_read(model, dict(reading))
     check_all(
         *(partial(check_threshold, *one) for one in (thresholds or {}).items()),
         *(partial(check_file, Path(file), [path, data, judgements]) for file in (out, page) if file is not None),
@@ -127,7 +129,7 @@ def audit(
         write_table(Path(out), facts["suspects"], [one["signal"] for one in facts["signals"]])
     if page is not None:
         with publish_file(Path(page)) as stream:
-            stream.write(audit_page(facts))
+            stream.write(audit_page(facts, known))
     return facts
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hardneg.api.inputs import Data, Place, cache_at, check_new, collection_of, source_at
+from hardneg.api.inputs import Data, Place, cache_at, check_new, check_read, collection_of, source_at
 from hardneg.arguments import checked
 from hardneg.data.training_data import named_split
 from hardneg.errors import SettingsError
@@ -53,6 +53,8 @@ def index(
     if (data is None) != (model is None):
         what = "queries to measure recall with need a collection and a model"
         raise SettingsError("NO_MODEL" if model is None else "NO_DATA", what, "give both, or neither")
+    read = {"passage_model": passage_model, "prompts": prompts}
+    check_read(model, read | {"query_length": query_length, "passage_length": passage_length})
     from hardneg.search.ann_building import build_index, choose
     from hardneg.search.embedding_store import Embeddings
 

@@ -246,6 +246,16 @@ def is_part(file: Path) -> bool:
         return False
 
 
+OF_MODELS = ("passage_model", "prompts", "query_length", "passage_length")  # how a bi-encoder is read
+
+
+def check_read(model: Place | None, reading: Mapping[str, Any]) -> None:
+    """Refuse settings of how a model is read where none is given; raises :class:`SettingsError`."""
+    if model is None and (idle := [name for name in OF_MODELS if reading.get(name) is not None]):
+        what = f"{idle[0]} = {reading[idle[0]]!s:.60}, and no model is given that is read so"
+        raise SettingsError("BAD_SETTING", what, "give --model too, or leave it out")
+
+
 def check_text(text: str) -> None:
     """Refuse a text that cannot be searched for: a blank one, or one with half of a surrogate pair."""
     if not text.strip():

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, Unpack, runtime_checkable
 
 from hardneg.api.inputs import (
+    OF_MODELS,
     Data,
     Place,
     Reading,
@@ -203,8 +204,6 @@ def hits_of(collection: Collection, run: Run) -> Hits:
 
 
 # ---------------------------------------------------------------- what searches
-
-OF_MODELS = ("passage_model", "prompts", "query_length", "passage_length")  # how the model that searches is read
 
 
 @runtime_checkable

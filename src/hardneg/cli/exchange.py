@@ -51,6 +51,8 @@ def import_command(
         raise SettingsError("USAGE", "Missing option '--to'", "give the new folder, or --check to write nothing")
     if to is not None and check:
         raise SettingsError("USAGE", "--to and --check do not go together", "leave one of them out")
+    if negatives is not None and check:
+        raise SettingsError("USAGE", "--negatives and --check do not go together", "leave one of them out")
     begin()
     from hardneg.api.inputs import one_of
     from hardneg.cli.tables import facts_table

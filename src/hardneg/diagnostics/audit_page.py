@@ -12,7 +12,7 @@ from html import escape
 from importlib import resources
 from typing import Any
 
-from hardneg.data.judgements import COLUMNS, LABELS, MEANINGS
+from hardneg.data.judgements import COLUMNS, LABELS, MEANINGS, Judgements
 
 LONGEST = 1500  # characters of a text
 HIDDEN = re.compile(
@@ -25,8 +25,13 @@ POLICY = (  # nothing is loaded from anywhere
 KEYS = {"positive": "p", "relevant": "r", "negative": "n", "unsure": "u"}
 
 
-def audit_page(found: Mapping[str, Any]) -> bytes:
-    """The page of an audit, as :func:`~hardneg.api.audit.audit` returns it, in UTF-8."""
+def audit_page(found: Mapping[str, Any], known: Judgements | None = None) -> bytes:
+    """The page of an audit, as :func:`~hardneg.api.audit.audit` returns it, in UTF-8.
+
+    Parameters
+    ----------
+    known : earlier judgements. Their pairs are not on the page, but the file that the page saves has them, too.
+    """
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
@@ -35,13 +40,13 @@ def audit_page(found: Mapping[str, Any]) -> bytes:
         '<meta name="color-scheme" content="light dark">',
         "<title>Suspected false negatives · hardneg</title></head><body>",
         "<main><h1>Suspected false negatives</h1>",
-        audit_section(found),
+        audit_section(found, known),
         "</main></body></html>",
     ]
     return "\n".join(parts).encode("utf-8", "replace")
 
 
-def audit_section(found: Mapping[str, Any]) -> str:
+def audit_section(found: Mapping[str, Any], known: Judgements | None = None) -> str:
     """An audit as a part of a page: style, tables, pairs side by side, and the script that labels them.
 
     The section needs nothing from the page around it, and takes keys only while the focus is in its list. A page
@@ -52,13 +57,13 @@ def audit_section(found: Mapping[str, Any]) -> str:
         _table("Signals", ("signal", "from", "negatives", "queries", "what it means"), _signal_rows(found)),
         *[f"<p>Not known: {text(name)}, because {text(why)}.</p>" for name, why in found["left_out"].items()],
         _table("Sources", ("source", "negatives", "suspected", "share"), _source_rows(found)),
-        _listed(found["suspects"]),
+        _listed(found["suspects"], known),
     )
 
 
-def labelling(suspects: Sequence[Mapping[str, Any]]) -> str:
+def labelling(suspects: Sequence[Mapping[str, Any]], known: Judgements | None = None) -> str:
     """Suspected pairs side by side, with the controls to label them and save the labels, once in a page."""
-    return _within(_listed(suspects))
+    return _within(_listed(suspects, known))
 
 
 def _within(*parts: str) -> str:
@@ -67,9 +72,10 @@ def _within(*parts: str) -> str:
     return "\n".join([f'<div class="audit">{style}', *parts, f"{script}</div>"])
 
 
-def _listed(suspects: Sequence[Mapping[str, Any]]) -> str:
+def _listed(suspects: Sequence[Mapping[str, Any]], known: Judgements | None) -> str:
     pairs = [_pair(place, one, len(suspects)) for place, one in enumerate(suspects, 1)]
-    return _list_of(pairs) if pairs else "<p>No signal fires for any negative.</p>"
+    before = "" if known is None else known.text.partition("\n")[2]  # without the header
+    return _list_of(pairs, before) if pairs else "<p>No signal fires for any negative.</p>"
 
 
 def text(value: Any, longest: int = LONGEST) -> str:
@@ -110,7 +116,7 @@ def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) ->
     )
 
 
-def _list_of(pairs: Sequence[str]) -> str:
+def _list_of(pairs: Sequence[str], known: str) -> str:
     keys = "".join(f"<li><kbd>{KEYS[label]}</kbd> {label}: {text(MEANINGS[label])}</li>" for label in LABELS)
     return (
         '<details class="keys" open><summary>Label by keyboard</summary><ul>'
@@ -118,7 +124,8 @@ def _list_of(pairs: Sequence[str]) -> str:
         f"{keys}<li><kbd>x</kbd> takes a label back</li></ul></details>"
         '<p class="bar"><button type="button" class="save">Save judgements.tsv</button>'
         ' <output class="count" aria-live="polite">0 labelled</output></p>'
-        f'<ol class="pairs" data-columns="{escape(" ".join(COLUMNS))}">{"".join(pairs)}</ol>'
+        f'<ol class="pairs" data-columns="{escape(" ".join(COLUMNS))}" data-known="{attribute(known)}">'
+        f"{''.join(pairs)}</ol>"
     )
 
 

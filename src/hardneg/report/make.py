@@ -116,7 +116,8 @@ class Report:
         blocks = {"Queries": explorer_html(len(found["queries"]))} if found else {}
         if suspects:
             head = f"<summary>Label the {len(suspects)} most suspected pairs</summary>"
-            blocks["False negatives"] = f'<details class="label">{head}{labelling(suspects)}</details>'
+            known = None if self.opened.data is None else self.opened.data.judgements
+            blocks["False negatives"] = f'<details class="label">{head}{labelling(suspects, known)}</details>'
         return blocks
 
     @cached_property

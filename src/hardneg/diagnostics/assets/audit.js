@@ -33,9 +33,13 @@
     next.scrollIntoView({ block: "nearest" });
   }
   function table() {
-    const rows = pairs.filter((pair) => pair.dataset.label)
-      .map((pair) => [pair.dataset.query, pair.dataset.passage, pair.dataset.label].join("\t"));
-    return [list.dataset.columns.split(" ").join("\t"), ...rows].join("\n") + "\n";
+    const labelled = pairs.filter((pair) => pair.dataset.label)
+      .map((pair) => [pair.dataset.query, pair.dataset.passage, pair.dataset.label]);
+    const here = new Set(labelled.map(([query, passage]) => JSON.stringify([query, passage])));
+    const before = (list.dataset.known || "").split("\n").filter((line) => line).map((line) => line.split("\t"))
+      .filter(([query, passage]) => !here.has(JSON.stringify([query, passage])));
+    const rows = [list.dataset.columns.split(" "), ...before, ...labelled];
+    return rows.map((row) => row.join("\t")).join("\n") + "\n";
   }
   function save() {
     const link = document.createElement("a");
