@@ -22,6 +22,7 @@ from hardneg.errors import Faults, HardnegError, SettingsError
 P = ParamSpec("P")
 R = TypeVar("R")
 
+SHORT = 1000  # items of a list that may be of settings; longer ones are data
 LARGEST = (1 << 31) - 1  # the largest count that a user may give
 WORDS = {str: "a string", Path: "a path", int: "an integer", float: "a number", bool: "True or False"}
 WORDS |= {type(None): "None", dict: "a mapping"}
@@ -102,9 +103,16 @@ def check_fields(record: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Python's number for one of numpy's; anything else as it is."""
-    is_number = type(value).__module__ == "numpy" and isinstance(value, Real)
-    return value.item() if is_number or type(value).__name__ == "bool_" else value
+    """Python's number or truth value for one of numpy's, also in a short list or mapping; all else as it is."""
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () and hasattr(value, "dtype"):
+        return value.item() if value.dtype.kind in "biuf" else value
+    if isinstance(value, list | tuple | dict) and len(value) <= SHORT:
+        inside = value.values() if isinstance(value, dict) else value
+        if any(type(one).__module__ == "numpy" for one in inside):
+            if isinstance(value, dict):
+                return {name: plain(one) for name, one in value.items()}
+            return type(value)(plain(one) for one in value) if type(value) in (list, tuple) else value
+    return value
 
 
 def values_of(

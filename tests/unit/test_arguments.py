@@ -1,6 +1,7 @@
 """A public function takes any argument from Python, or refuses it in one line that says what to give."""
 
 import inspect
+import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ import hardneg as hn
 from hardneg.api import train as training
 from hardneg.api.prepare import prepare
 from hardneg.api.recipes import RECIPES
-from hardneg.arguments import checked, expected, fits
+from hardneg.arguments import checked, expected, fits, plain
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import Labels
 from hardneg.errors import HardnegError, InputError, SettingsError
@@ -444,6 +445,10 @@ def test_numbers_of_numpy_become_pythons(world, tmp_path):
     other = hn.mine(world.collection, None, tmp_path / "other", sources=["bm25"], **options)
     assert np.array_equal(pool.passage_rows, other.passage_rows)
     assert (type(bounds.rank_from), type(bounds.max_score)) == (int, float)
+    kinds = [np.True_, np.int64(2), [np.float32(0.5), 1], {"a": np.int32(3)}, (np.bool_(False),)]
+    assert json.loads(json.dumps([plain(one) for one in kinds])) == [True, 2, [0.5, 1], {"a": 3}, [False]]
+    array = np.zeros(3)
+    assert plain(array) is array
     assert read_manifest(tmp_path / "pool").settings == read_manifest(tmp_path / "other").settings
 
 

@@ -35,6 +35,23 @@ def test_a_page_is_not_written_over_an_experiments_files(world, experiments, pla
     assert (experiments / place).read_bytes() == before
 
 
+@pytest.mark.parametrize("again", [1, 2])
+def test_a_page_may_be_made_again(world, experiments, again):
+    both = [experiments / "one", experiments / "two"]
+    hn.compare_experiments(both, world.collection, out=experiments / "one/side.html")
+    hn.diagnose(experiments / "one", world.collection, out=experiments / "one/report.html", pictures=False)
+
+
+def test_an_experiments_run_is_not_fused_into_itself(world, experiments):
+    both = [experiments / "one", experiments / "two"]
+    for name in ("final", "untrained"):
+        run = experiments / f"one/runs/{name}.test.trec.gz"
+        before = run.read_bytes()
+        with pytest.raises(SettingsError, match="EXISTS"):
+            hn.fuse(both, run, data=world.collection)
+        assert run.read_bytes() == before
+
+
 def test_the_page_of_one_experiment_is_written_where_it_is_asked_for(world, experiments, tmp_path, hardneg):
     page = tmp_path / "page.html"
     place = ["diagnose", experiments / "one", "--data", world.collection.path, "--no-pictures"]
@@ -51,6 +68,26 @@ def test_a_search_does_not_write_over_its_data(tmp_path, hardneg):
     assert status == 2
     assert "EXISTS: this file is an input of the command" in err
     assert data.read_text() == PAIRS
+
+
+def test_a_search_does_not_write_over_a_file_of_its_folder(tmp_path, hardneg):
+    (tmp_path / "data").mkdir()
+    for name in ("train.jsonl", "test.jsonl"):
+        (tmp_path / "data" / name).write_text(PAIRS)
+    place = [
+        "search",
+        "--data",
+        f"pairs:{tmp_path / 'data'}",
+        "--bm25",
+        "--split",
+        "test",
+        "--cache",
+        tmp_path / "c",
+    ]
+    status, _, err = hardneg(*place, "--out", tmp_path / "data/test.jsonl")
+    assert (status, "EXISTS" in err) == (2, True)
+    assert (tmp_path / "data/test.jsonl").read_text() == PAIRS
+    assert hardneg(*place, "--out", tmp_path / "data/run.trec")[0] == 0
 
 
 def test_an_experiment_stands_for_its_run(world, experiments, tmp_path):
@@ -88,11 +125,12 @@ def test_a_text_that_looks_like_a_list_is_a_text_where_lists_can_be_written(tmp_
     text = '["a", "b"]'
     (tmp_path / "one.jsonl").write_text(json.dumps({"anchor": "a list", "positive": text}) + "\n")
     (tmp_path / "two.csv").write_text('anchor,positive\na list,"[""a"", ""b""]"\n')
+    (tmp_path / "three.TAB").write_text('anchor\tpositive\na list\t["a", "b"]\n')
     found = {}
-    for name in ("one.jsonl", "two.csv"):
+    for name in ("one.jsonl", "two.csv", "three.TAB"):
         convert.convert(str(tmp_path / name), tmp_path / f"to-{name}")
         found[name] = sorted(hn.open_collection(tmp_path / f"to-{name}").texts)
-    assert found == {"one.jsonl": [text], "two.csv": ["a", "b"]}
+    assert found == {"one.jsonl": [text], "two.csv": ["a", "b"], "three.TAB": ["a", "b"]}
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,17 @@ def test_devs_among_hits_of_bm25_are_compared_if_both_have_the_same_queries(tmp_
         paired_tests(Several([whole, with_dev("c", [0, 2], np.zeros(2))]))
 
 
+def test_no_mean_is_told_where_tests_are_of_different_queries(tmp_path):
+    def with_dev(name, rows):
+        one = opened(tmp_path / name, 0.5, "x")
+        found = Evaluation(np.array(rows, np.int32), {"RR@10": np.linspace(0, 1, len(rows))}, 0, 0)
+        one.kept["evaluations"] = {"final": {"dev": found}}
+        return one
+
+    found = verdict_of(Several([with_dev("a", [0, 1]), with_dev("b", [0, 1, 2, 3]), with_dev("c", [2, 3])]))
+    assert (found.kind, "different queries" in found.sentence) == ("open", True)
+
+
 def test_of_equal_ones_none_is_called_best(tmp_path):
     found = verdict_of(Several([opened(tmp_path / "a", 0.5, "x"), opened(tmp_path / "b", 0.5, "x")]))
     assert (found.kind, found.sentence) == ("unsure", "On test, none does best: RR@10 a 0.500, b 0.500.")

@@ -333,6 +333,9 @@ def test_forms_of_the_same_qrels(tmp_path, text):
 def test_beir_ids_may_begin_with_a_hash(tmp_path):
     text = "query-id\tcorpus-id\tscore\n#1\ta\t1\n2\t#b\t1\n"
     assert qrels_dict(*open_qrels(file(tmp_path, text))) == {"#1": {"a": 1}, "2": {"#b": 1}}
+    text = "#comment\nquery-id\tcorpus-id\tscore\n# more\n1\ta\t1\n#\n"
+    assert qrels_dict(*open_qrels(file(tmp_path, text))) == {"1": {"a": 1}}
+    assert qrels_dict(*open_qrels(file(tmp_path, "#a\tb\tc\nq1 0 a 1\n"))) == {"q1": {"a": 1}}
 
 
 def test_beir_ids_may_have_blanks(tmp_path):

@@ -8,7 +8,7 @@ from typing import Any
 from hardneg.api.external import keep_given
 from hardneg.api.inputs import Place, check_new
 from hardneg.data.importing import find_source, import_collection
-from hardneg.errors import HardnegError, InputError, SettingsError
+from hardneg.errors import InputError, SettingsError
 from hardneg.process.progress import note
 from hardneg.storage.artifacts import remove
 
@@ -40,7 +40,7 @@ def convert(
         split = "train" if "train" in collection.splits else next(iter(collection.splits), "train")
         try:
             pool = keep_given(found, collection, Path(negatives), split=split)
-        except HardnegError:
+        except (InputError, SettingsError):
             remove(Path(to))  # all or nothing: the corrected command finds no collection in its way
             raise
         facts |= {"negatives": str(negatives), "given_negatives": len(pool.passage_rows)}

@@ -62,7 +62,7 @@ def diagnose(
     """
     folder = Path(experiment)
     if out is not None:
-        check_page(Path(out), [folder, data])
+        check_file(Path(out), [folder, data])
     found: Report | Comparison
     if parts := seeds_of(folder):
         found = _diagnose_seeds(folder, parts, data, save=save, pictures=pictures, cache=cache)
@@ -121,7 +121,7 @@ def compare_experiments(
         raise SettingsError("BAD_SETTING", "no experiments are given", "give the folders of at least two")
     check_distinct(experiments)
     if out is not None:
-        check_page(Path(out), [*experiments, data])
+        check_file(Path(out), [*experiments, data])
     opened = [opened_at(Path(one), data, cache) for one in experiments]
     given = ["--data", str(data)] if isinstance(data, (str, Path)) else []
     given += ["--out", str(out)] if out is not None else []
@@ -129,15 +129,6 @@ def compare_experiments(
     if out is not None:
         write_page(report, Path(out))
     return report
-
-
-def check_page(out: Path, reads: Sequence[object]) -> None:
-    """Refuse to write a page over an input, or over a file of an experiment."""
-    check_file(out, reads)
-    for read in reads:
-        if isinstance(read, str | Path) and Path(read).resolve() in out.resolve().parents and out.exists():
-            what = f"this file is a part of {read}, and would be lost"
-            raise SettingsError("EXISTS", what, "give another path", path=out)
 
 
 def check_distinct(experiments: Sequence[Place]) -> None:

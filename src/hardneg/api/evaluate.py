@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from hardneg.evaluation.compare import compare_runs, first_disagreement, overlap
 from hardneg.evaluation.measures import Evaluation, parse_measures
 from hardneg.experiment.folder import read_settings, splits_of
 from hardneg.experiment.layout import Layout
+from hardneg.experiment.names import few_of_dev
 from hardneg.experiment.provenance import collection_within
 from hardneg.records import Qrels, Run
 from hardneg.search.fusion import check_alike
@@ -327,14 +328,14 @@ def same_dev(experiments: Mapping[Path, ChosenSplits]) -> None:
             )
 
 
-def same_passages(experiments: Iterable[Path]) -> None:
+def same_passages(experiments: Mapping[Path, ChosenSplits]) -> None:
     """Refuse experiments whose devs were judged among different passages.
 
     Raises
     ------
     InputError : dev was judged among other hits of BM25, or among all passages, than in the first experiment.
     """
-    among = {place: dev_among(place) for place in experiments}
+    among = {place: dev_among(place, one) for place, one in experiments.items()}
     first = next(iter(among), None)
     for place, one in among.items():
         if first is not None and one != among[first]:
@@ -343,12 +344,13 @@ def same_passages(experiments: Iterable[Path]) -> None:
             raise InputError("NO_OVERLAP", what, fix, path=place)
 
 
-def dev_among(experiment: Path) -> Mapping[str, int] | None:
-    """The passages that dev was judged among, as ``results.json`` tells them; None: all, or nothing is told."""
+def dev_among(experiment: Path, splits: ChosenSplits) -> tuple[int, int | None] | None:
+    """What decides among which passages dev was judged: hits of BM25 for how many queries; None: all passages."""
     file = Layout(experiment).results
-    found = read_json(file) if file.is_file() else None
-    told = found.get("dev_among") if isinstance(found, dict) else None
-    return told if told and told["passages"] < told["of"] else None
+    found = read_json(file) if file.is_file() else {}
+    asked = read_settings(experiment).get("result_settings", {}).get("dev_passages")
+    first = few_of_dev(found if isinstance(found, dict) else {}, asked)
+    return None if first is None else (first, splits.held_out or splits.dev_queries)
 
 
 def opened_run(run: AnyRun, split: str, collection: Collection | None) -> Path | Scored:

@@ -10,10 +10,11 @@ from typing import Any, TypedDict, TypeVar
 from hardneg.arguments import LARGEST, brief, checked
 from hardneg.config import nearest
 from hardneg.data.collection import Collection
+from hardneg.data.formats.tables import suffix_of
 from hardneg.data.importing import open_data
 from hardneg.data.judgements import Judgements, read_judgements
 from hardneg.errors import ArtifactError, Faults, HardnegError, InputError, SettingsError
-from hardneg.experiment.layout import Layout, trec_run
+from hardneg.experiment.layout import KEPT_FILES, Layout, trec_run
 from hardneg.experiment.names import FINAL
 from hardneg.models.source import ModelSource
 from hardneg.process.distributed import rank
@@ -227,13 +228,33 @@ def check_file(out: Path, reads: Iterable[object] = ()) -> None:
     if not out.exists():
         return
     for read in reads:
-        if isinstance(read, str | Path) and Path(read).is_file() and Path(read).samefile(out):
+        if isinstance(read, str | Path) and is_read(out, Path(str(read).rpartition(":")[2])):
             what = "this file is an input of the command, and would be overwritten"
             raise SettingsError("EXISTS", what, "give another path", path=out)
-    if is_part(out):
+    if is_part(out) or is_of_experiment(out):
         what = f"this file is a part of {out.parent}, and would be lost"
         raise SettingsError("EXISTS", what, "give another path", path=out)
     note(f"{out} is there already and will be replaced")
+
+
+def is_read(out: Path, place: Path) -> bool:
+    """Whether a file is an input, or a table in a folder of data that is read; a run there is none."""
+    if place.is_file():
+        return place.samefile(out)
+    if is_experiment(Layout(place)):
+        return False
+    folder = out.resolve().parent
+    folder = folder.parent if folder.name == "qrels" else folder
+    return place.is_dir() and place.resolve() == folder and suffix_of(out) != ""
+
+
+def is_of_experiment(file: Path) -> bool:
+    """Whether training wrote a file into the folder of an experiment, other than its page."""
+    layout = Layout(file.resolve().parent)
+    if is_experiment(layout):
+        return file.name in KEPT_FILES
+    whole = Layout(layout.path.parent)
+    return whole.trec_runs == layout.path and is_experiment(whole)
 
 
 def is_part(file: Path) -> bool:

@@ -69,7 +69,8 @@ def mine(
 ) -> NegativePool:
     """Mine negatives once, for any trainer, publish them as a pool at ``out`` and return it.
 
-    Under ``torchrun`` the processes share the work: all of them encode and search, and rank 0 mines.
+    Under ``torchrun`` the processes share the work: all of them encode and search, and rank 0 mines. So call it in
+    all of them. A process of a group that a program of yours has opened works alone.
 
     Parameters
     ----------

@@ -181,9 +181,9 @@ def prepare(
         what = f"one role cannot serve {count} seeds at once"
         raise SettingsError("BAD_SETTING", what, "give each seed its own roles: --set seed=N, another --out")
     stores = None if cache is None else cache_at(cache)
-    if filter_by in ("miner", "start"):  # values of the setting, and no models
+    if filter_by in ("miner", "start") and not Path(filter_by).exists():  # values of the setting, and no models
         values, filter_by = values | {"filter_by": filter_by}, None
-    if recipe.name == "adore" and negatives in ("dynamic", "static", "random"):  # likewise, and no pools
+    if recipe.name == "adore" and negatives in ("dynamic", "static", "random"):  # likewise: it takes no pool
         values, negatives = values | {"negatives": negatives}, None
     values |= {"filter_by": "given"} if filter_by is not None else {}
     layers: Any = {"settings": settings, "beside": arguments_by_name(), **values}

@@ -106,11 +106,11 @@ def fuse(
     fusion = checked_fusion(runs, weights, method, normalisation, rank_constant)
     at_least("k", k)
     tuning = check_tuning(runs, weights, data, tune, tuning_runs, measure)
+    splits = [split] * len(runs) + [tune or ""] * len(tuning_runs)
     if out is not None:
-        check_apart(out, [*runs, *tuning_runs])
+        check_apart(out, [*runs, *tuning_runs], splits)
         check_file(Path(out), [data])
     collection = None if data is None else collection_of(data, cache)
-    splits = [split] * len(runs) + [tune or ""] * len(tuning_runs)
     given, queries, passages, id_rank = open_ranked([*runs, *tuning_runs], splits, collection)
     facts: dict[str, Any] = {}
     if tuning is not None and collection is not None:
@@ -142,9 +142,10 @@ def say_apart(given: Sequence[Run], places: Sequence[Any]) -> None:
         log.warning("no query of these runs is in another one, so nothing of them is fused: %s", ", ".join(alone))
 
 
-def check_apart(out: Place, runs: Sequence[AnyRun]) -> None:
+def check_apart(out: Place, runs: Sequence[AnyRun], splits: Sequence[str]) -> None:
     """Refuse to write a run over one that it is made of."""
-    files = [Path(run) for run in runs if isinstance(run, str | Path)]
+    pairs = zip(runs, splits, strict=True)
+    files = [run_place(run, split) for run, split in pairs if isinstance(run, str | Path)]
     if Path(out).exists() and any(run.exists() and run.samefile(out) for run in files):
         what = "this file is an input of the command, and would be overwritten"
         raise SettingsError("EXISTS", what, "give another --out", path=Path(out))
@@ -300,7 +301,7 @@ def rerank(
     NumericError : the ranker gives a score that is no number.
     """
     at_least("k", k)
-    check_apart(out, [run])
+    check_apart(out, [run], [split])
     check_file(Path(out), [data])
     collection = collection_of(data, cache)
     queries, passages = collection.query_ids, collection.passage_ids

@@ -113,6 +113,7 @@ def search_split(
     """Search the queries of a split and write a TREC run file at ``out``, replacing what was there.
 
     Under ``torchrun`` the processes share the work: each searches the passages that it encoded, and rank 0 writes.
+    So call it in all of them. A process of a group that a program of yours has opened works alone.
 
     Parameters
     ----------

@@ -40,6 +40,9 @@ ROLES = "roles"
 RUNS = "runs"  # in the folder of a state: its runs; in the experiment's folder: runs written for people
 EXPORTS, CHECKPOINT = "models", "checkpoint"
 FIGURES = "figures"  # of the report: pictures, and their numbers
+KEPT_FILES = frozenset(
+    {SETTINGS, RESULTS, JUDGEMENTS, SEAL, METRICS, MARGINS, STATES, VERSION_LOG, TIMING, LOG, PLACES}
+)
 PASSING = frozenset({CACHE, EXPORTS, CHECKPOINT, ROLES})  # what an experiment may delete again
 BEFORE_SETTINGS = frozenset({LOG, CACHE, ROLES, JUDGEMENTS})  # what may exist before the settings do
 

@@ -95,6 +95,10 @@ def group() -> Iterator[None]:
     import torch
     import torch.distributed as dist
 
+    if dist.is_initialized():  # the group of a user's program: this process works alone
+        yield
+        return
+
     devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if devices:
         torch.cuda.set_device(local_rank() % devices)

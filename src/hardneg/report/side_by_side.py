@@ -230,6 +230,9 @@ def verdict_of(several: Several) -> Verdict:
     rows = tests.where(split=split, measure=measure).records()
     tested = {row[side] for row in rows for side in ("a", "b")}
     known = _shared_means(several, tested, split, measure)
+    if known is None:
+        said = f"{len(tested)} experiments side by side, which judge different queries: see the tests."
+        return Verdict("open", said, (), ())
     best = max(known, key=lambda name: known[name])
     of_best = [row for row in rows if best in (row["a"], row["b"])]
     told = [_compared(row, best) for row in of_best]
@@ -242,10 +245,10 @@ def verdict_of(several: Several) -> Verdict:
     return Verdict("better" if sure else "unsure", sentence, tuple(told), ())
 
 
-def _shared_means(several: Several, tested: set[str], split: str, measure: str) -> dict[str, float]:
+def _shared_means(several: Several, tested: set[str], split: str, measure: str) -> dict[str, float] | None:
     """The mean of each tested experiment over the queries that all of them judge.
 
-    Experiments without a test judge other queries or another collection.
+    Experiments without a test judge other queries or another collection. None: the tests are of different queries.
     """
     found = {
         name: last
@@ -253,6 +256,8 @@ def _shared_means(several: Several, tested: set[str], split: str, measure: str) 
         if name in tested and (last := _last(one, split)) is not None and measure in last.values
     }
     shared = reduce(np.intersect1d, [one.query_rows for one in found.values()])
+    if len(shared) < min(len(one.query_rows) for one in found.values()):
+        return None
     return {name: float(_among(one, shared).of(measure).mean()) for name, one in found.items()}
 
 

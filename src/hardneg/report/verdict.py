@@ -112,7 +112,7 @@ def reranked_by(results: Mapping[str, Any]) -> str:
 
 
 def corrected(row: Mapping[str, Any]) -> float:
-    """The p value of a test, corrected over all tests of the table that it stands in."""
+    """The p value of a test: corrected over all tests of its table, if it stands in one."""
     return float(row.get("p_holm", row["p"]))
 
 
@@ -138,8 +138,9 @@ def _sentence(
 def _difference(row: Mapping[str, Any]) -> str:
     low, high = row["interval"]
     p = corrected(row)
-    told = f"p (Holm) = {p:.3f}" if p >= 0.001 else f"p (Holm) = {p:.0e}"
-    return f"difference {row['difference']:+.3f}, 95 % interval {low:+.3f} to {high:+.3f}, {told}"
+    name = "p (Holm)" if "p_holm" in row else "p"  # a single test is corrected for nothing
+    told = f"{p:.3f}" if p >= 0.001 else f"{p:.0e}"
+    return f"difference {row['difference']:+.3f}, 95 % interval {low:+.3f} to {high:+.3f}, {name} = {told}"
 
 
 def _of_seeds(results: Mapping[str, Any], dev_passages: int | None) -> Verdict:

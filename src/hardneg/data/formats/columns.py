@@ -2,9 +2,9 @@
 
 The conventions are those of sentence-transformers (``anchor, positive, negative_1, ...``, ``query, answer``,
 ``sentence1, sentence2, score``) and of FlagEmbedding (``query, pos, neg``, maybe with ``pos_scores`` and
-``neg_scores``), and a corpus of ``id``, ``title`` and ``text``. Upper and lower case mean the same. A list may be
-written as JSON in a text. Passages have no ids: the id of a passage is a hash of its text, and so is that of a
-query without a column ``query_id``.
+``neg_scores``), and a corpus of ``id``, ``title`` and ``text``. Upper and lower case mean the same. In CSV and
+TSV a list is written as JSON in a cell. Passages have no ids: the id of a passage is a hash of its text, and so is
+that of a query without a column ``query_id``.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from hardneg.data.formats.contexts import IDS, Place, text_id
 from hardneg.data.formats.faults import Unread, refuse
 from hardneg.data.formats.lines import Fields, empty_file, id_of, text_of
+from hardneg.data.formats.tables import CSV, TSV, suffix_of
 from hardneg.data.record_source import GivenRecord, JudgementRecord, PassageRecord, QueryRecord
 from hardneg.errors import InputError
 from hardneg.shown import json_kind
@@ -205,7 +206,7 @@ def texts_in(fields: Fields, name: str, place: Place) -> list[str]:
 
 def in_cells(path: Path) -> bool:
     """Whether a file is a table of texts, where a list can only be written as a text."""
-    return path.name.removesuffix(".gz").endswith((".csv", ".tsv"))
+    return suffix_of(path) in (*CSV, *TSV)
 
 
 def _listed(text: str) -> list[str] | None:

@@ -149,6 +149,14 @@ def _split_regular(block: bytes, layout: TableForm) -> list[Column] | None:
     return [words[place::step] for place in range(layout.width)]
 
 
+def _is_skipped(line: str, layout: TableForm) -> bool:
+    """Whether a line is no record. An id may begin with ``#`` where tabs tell a record from a comment."""
+    if not line.startswith(layout.skip):
+        return False
+    is_comment = layout.separator is None or line.count(layout.separator.decode()) != layout.width - 1
+    return is_comment or not line.startswith("#")
+
+
 def _is_utf8(block: bytes) -> bool:
     try:
         return block.isascii() or bool(block.decode())
@@ -159,7 +167,7 @@ def _is_utf8(block: bytes) -> bool:
 def _split_lines(path: Path, layout: TableForm, start: int) -> Iterator[tuple[Sequence[int], list[Column]]]:
     """Line numbers and columns of the lines from ``start`` on; a faulty line is named."""
     lines = itertools.islice(read_lines(path), start - 1, None)
-    records = ((number, line) for number, line in lines if not line.startswith(layout.skip))
+    records = ((number, line) for number, line in lines if not _is_skipped(line, layout))
     while block := list(itertools.islice(records, _BLOCK)):
         rows = [line.encode().rstrip().split(layout.separator, layout.width - 1) for _, line in block]
         for (number, _), row in zip(block, rows, strict=True):

@@ -36,9 +36,7 @@ _TREC_RUN = TableForm("qid Q0 pid rank score tag", (0, 2, 4))
 _MARCO_RUN = TableForm("qid pid rank", (0, 1, 2))
 _TREC_QRELS = TableForm("qid 0 pid grade", (0, 2, 3), skip=("#",))
 _BEIR_HEADER = "query-id\tcorpus-id\tscore"
-_BEIR_QRELS = TableForm(
-    "query-id corpus-id score", (0, 1, 2), b"\t", skip=("# ", _BEIR_HEADER)
-)  # an id may begin with #
+_BEIR_QRELS = TableForm("query-id corpus-id score", (0, 1, 2), b"\t", skip=("#", _BEIR_HEADER))
 
 
 # ---------------------------------------------------------------- runs
@@ -279,7 +277,7 @@ def open_qrels(path: Path) -> tuple[Qrels, Vocabulary, Vocabulary]:
 
 
 def _read_qrels_table(path: Path) -> Table:
-    first = next((line for _, line in read_lines(path) if not line.startswith("# ")), "")
+    first = next((line for _, line in read_lines(path) if not line.startswith("#")), "")
     beir = len(first.split("\t")) == _BEIR_QRELS.width
     return read_table(path, _BEIR_QRELS if beir else _TREC_QRELS, _grades)
 
