@@ -86,6 +86,9 @@ def fork(work, *, stdin=None, stderr=None, prepare=lambda: None):
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
         prepare()
         status = work()
+    except KeyboardInterrupt:  # a new program that is asked to stop while it starts just ends
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
     except BaseException:
         traceback.print_exc()
         raise

@@ -20,7 +20,7 @@ from hardneg.models.loading import load_encoder
 from hardneg.search import ann, embedding_store, retriever
 from hardneg.search.ann import open_index
 from hardneg.search.ann_building import build_index
-from hardneg.search.encoding import Encoding
+from hardneg.search.encoding import Encoding, encode_side
 from hardneg.search.retrieve import StoredIndex
 from hardneg.search.retriever import CachedRetriever, Retriever
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
@@ -199,6 +199,25 @@ def test_weights_are_not_copied_again_for_each_answer(make, monkeypatch):
     asked.search_texts(TEXTS, 3)
     asked.close()
     assert seen == [weights, weights]
+
+
+def test_embeddings_that_another_experiment_deletes_meanwhile_are_made_again(make, monkeypatch):
+    """Two equal trainings with one cache have states of the same digest; each deletes what it is done with."""
+    alone, times = make().search_queries(ROWS, 20), []
+
+    def encoded(encoder, collection, store, path, **options):
+        made = encode_side(encoder, collection, store, path, **options)
+        times.append(path)
+        if len(times) == 1:
+            retriever.discard(path)
+            return None  # as if another process had finished them
+        return made
+
+    monkeypatch.setattr(retriever, "encode_side", encoded)
+    asked = make()
+    asked.discard()
+    same(asked.search_queries(ROWS, 20), alone)
+    assert len(times) == len({*times}) + 1
 
 
 def test_a_retriever_of_another_collection_is_refused(world, tmp_path):

@@ -298,6 +298,15 @@ class Retriever:
         return {} if same else {"query_length": str(length)}
 
     def _embed(self, side: Side, *, searching: bool = True) -> Embeddings:
+        try:
+            return self._embedded(side, searching)
+        except ArtifactError as fault:
+            # An experiment that shares the cache and trains the same may have deleted them meanwhile.
+            if fault.code != "NO_MANIFEST" or has_others():
+                raise
+            return self._embedded(side, searching)
+
+    def _embedded(self, side: Side, searching: bool) -> Embeddings:
         store, path = self._embeddings(side, searching=searching)
         with self.timed("encode", side=side, tokens=0, cached=is_published(path)) as facts:
 
