@@ -241,7 +241,7 @@ def is_read(out: Path, place: Path) -> bool:
     """Whether a file is an input, or a table in a folder of data that is read; a run there is none."""
     if place.is_file():
         return place.samefile(out)
-    if is_experiment(Layout(place)):
+    if is_published(place) or is_experiment(Layout(place)):  # their own files are known by name
         return False
     folder = out.resolve().parent
     folder = folder.parent if folder.name == "qrels" else folder
