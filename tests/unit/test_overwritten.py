@@ -60,8 +60,9 @@ def test_the_page_of_one_experiment_is_written_where_it_is_asked_for(world, expe
     assert page.read_text().startswith("<!doctype html>")
 
 
-def test_a_search_does_not_write_over_its_data(tmp_path, hardneg):
-    data = tmp_path / "pairs.jsonl"
+@pytest.mark.parametrize("name", ["pairs.jsonl", "my:pairs.jsonl"])
+def test_a_search_does_not_write_over_its_data(tmp_path, hardneg, name):
+    data = tmp_path / name
     data.write_text(PAIRS)
     place = ["search", "--data", data, "--bm25", "--split", "train", "--cache", tmp_path / "cache"]
     status, _, err = hardneg(*place, "--out", data)

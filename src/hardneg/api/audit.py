@@ -41,9 +41,9 @@ from hardneg.evaluation.answers import AnswerCache
 from hardneg.experiment.folder import kept_judgements, read_settings
 from hardneg.experiment.layout import Layout, run_of
 from hardneg.experiment.margins import NONE, Margins, mean_margins, read_margins
-from hardneg.experiment.names import BM25, FINAL, LAST
+from hardneg.experiment.names import BM25
 from hardneg.experiment.provenance import collection_within
-from hardneg.experiment.states import ends_of, read_states
+from hardneg.experiment.states import ends_of, read_states, without_copy
 from hardneg.negatives.pool import SOURCES, NegativePool, load_pool
 from hardneg.records import Float32, Int32, Run, spans
 from hardneg.search.bm25 import bm25_run
@@ -300,10 +300,8 @@ class World:
 def _runs_of(layout: Layout) -> Iterator[tuple[str, Path]]:
     """Name and folder of runs of every state: as the experiment lists them, or if it does not yet, by folders."""
     if layout.states.is_file():
-        found = [one for one in read_states(layout.path) if one.runs is not None and one.of is None]
-        last = {one.name for one in found} & {LAST}
-        for state in found:
-            if not (last and state.name == FINAL) and state.runs is not None:  # final is a copy of the kept state
+        for state in without_copy(read_states(layout.path)):
+            if state.runs is not None and state.of is None:
                 yield state.name, layout / state.runs
         return
     for episode in layout.episodes():

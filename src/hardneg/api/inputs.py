@@ -228,7 +228,8 @@ def check_file(out: Path, reads: Iterable[object] = ()) -> None:
     if not out.exists():
         return
     for read in reads:
-        if isinstance(read, str | Path) and is_read(out, Path(str(read).rpartition(":")[2])):
+        places = [Path(read), Path(str(read).partition(":")[2] or read)] if isinstance(read, str | Path) else []
+        if any(is_read(out, place) for place in places):  # beir:FOLDER names a folder, but a name may hold a colon
             what = "this file is an input of the command, and would be overwritten"
             raise SettingsError("EXISTS", what, "give another path", path=out)
     if is_part(out) or is_of_experiment(out):

@@ -14,7 +14,7 @@ from typing import Any
 
 from hardneg.errors import ArtifactError
 from hardneg.experiment.layout import Layout
-from hardneg.experiment.names import Asked, Kind
+from hardneg.experiment.names import FINAL, LAST, Asked, Kind
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,13 @@ def read_states(folder: str | Path) -> list[StateRecord]:
         what = "no states are here"
         raise ArtifactError("MISSING_FILE", what, "give the folder of a finished experiment", path=path)
     return [_record(path, number, line) for number, line in enumerate(path.read_bytes().splitlines(), 1)]
+
+
+def without_copy(records: Iterable[StateRecord]) -> list[StateRecord]:
+    """The states without the final one where it is a copy of a kept state: the last state stands beside it then."""
+    found = list(records)
+    copied = any(one.name == LAST for one in found)
+    return [one for one in found if not (copied and one.name == FINAL)]
 
 
 def ends_of(records: Iterable[StateRecord]) -> dict[int, int]:

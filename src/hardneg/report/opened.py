@@ -22,10 +22,10 @@ from hardneg.errors import ArtifactError, HardnegError
 from hardneg.experiment.folder import FORMAT, executed_by, read_settings
 from hardneg.experiment.layout import Layout, run_of
 from hardneg.experiment.metrics import rows_of
-from hardneg.experiment.names import FINAL, LAST, few_of_dev
+from hardneg.experiment.names import few_of_dev
 from hardneg.experiment.results_manifest import check_seal
 from hardneg.experiment.so_far import states_so_far
-from hardneg.experiment.states import StateRecord, read_states
+from hardneg.experiment.states import StateRecord, read_states, without_copy
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, load_pool
 from hardneg.records import Run
@@ -170,8 +170,7 @@ class Opened:
     def trained_states(self) -> list[StateRecord]:
         """The states of training that were searched for training queries, without an index or re-ranking."""
         found = [one for one in self.states if one.of is None and one.asked == "all" and one.kind != "bm25"]
-        names = {one.name for one in found}
-        return [one for one in found if not (LAST in names and one.name == FINAL)]
+        return without_copy(found)
 
     # ------------------------------------------------------------ runs and pools
 
