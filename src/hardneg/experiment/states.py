@@ -74,7 +74,7 @@ def read_states(folder: str | Path) -> list[StateRecord]:
 
 
 def without_copy(records: Iterable[StateRecord]) -> list[StateRecord]:
-    """The states without the final one where it is a copy of a kept state: the last state stands beside it then."""
+    """The states without the final one, where it is a copy of a kept state and the last state stands beside it."""
     found = list(records)
     copied = any(one.name == LAST for one in found)
     return [one for one in found if not (copied and one.name == FINAL)]
