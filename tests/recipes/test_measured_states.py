@@ -12,6 +12,7 @@ from hardneg.api.recipes import settings_of
 from hardneg.api.reopen import experiment_data
 from hardneg.data.training_data import choose_splits
 from hardneg.diagnostics.judge import Judge
+from hardneg.diagnostics.search_state import bm25_judged
 from hardneg.errors import ArtifactError, Faults, InputError, SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.names import few_of_dev
@@ -296,6 +297,24 @@ def test_the_passages_that_judge_dev_are_those_of_bm25_and_the_positives(world, 
     positives = data.dev.positives().passage_rows.tolist()
     assert found["dev"].tolist() == sorted({*run.passage_rows.tolist(), *positives})
     assert Judge(data, parse_measures("RR@10"), tmp_path).judged_among == {}
+
+
+def test_bm25_searches_as_deep_among_the_passages_that_judge_dev_as_a_model_does(world, tmp_path, monkeypatch):
+    collection = collection_of(world.collection)
+    data = choose_splits(collection, train="train", dev="dev", test="test")
+    judge = Judge(data, parse_measures("RR@10"), tmp_path, dev_passages=1)
+    monkeypatch.setattr(Judge, "depth", 3)
+    run = bm25_judged(judge)["dev"]
+    whole = bm25_run(collection, data.dev.query_rows, collection.n_passages, tmp_path)
+    for query in range(len(run.query_rows)):
+        found = [row for row in whole.hits(query)[0].tolist() if row in judge.judged_among["dev"]]
+        assert run.hits(query)[0].tolist() == found[:3]
+    assert bm25_judged(judge)["test"].passage_rows.tolist() == whole_test(judge).passage_rows.tolist()
+
+
+def whole_test(judge):
+    """BM25's run of the test queries among all passages."""
+    return bm25_run(judge.data.collection, judge.data.judged["test"].query_rows, judge.depth, judge.cache)
 
 
 def test_where_dev_would_need_half_of_the_passages_it_is_judged_among_all(train, world, tmp_path, monkeypatch):

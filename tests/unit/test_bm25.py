@@ -165,6 +165,22 @@ def test_blocks_and_few_postings_change_nothing(tmp_path, monkeypatch, sparse, b
             np.testing.assert_array_equal(one, two)
 
 
+@pytest.mark.parametrize("part", [1, 3, 37, 400])
+@pytest.mark.parametrize("compiled", [1, 1 << 62])
+def test_among_some_passages_the_order_and_the_scores_are_those_among_all(tmp_path, monkeypatch, part, compiled):
+    monkeypatch.setattr(bm25, "COMPILED", compiled)
+    c, rows = random_collection(), np.arange(40, dtype=np.int32)
+    some = np.sort(np.random.default_rng(1).choice(400, part, replace=False)).astype(np.int32)
+    whole = bm25_run(c, rows, 400, tmp_path)
+    for k in (1, 9, 400):
+        found = bm25_run(c, rows, k, tmp_path, among=some)
+        for query in range(40):
+            hits, scores = whole.hits(query)
+            kept = np.flatnonzero(np.isin(hits, some))[:k]
+            assert found.hits(query)[0].tolist() == hits[kept].tolist()
+            assert found.hits(query)[1].tolist() == scores[kept].tolist()
+
+
 @pytest.mark.parametrize("spread", [0, 600, 1 << 25])
 @pytest.mark.parametrize("block", [7, 32])
 def test_spread_terms_change_nothing(tmp_path, monkeypatch, spread, block):

@@ -91,11 +91,10 @@ def encodes_some(state: State, judge: Judge) -> bool:
 def bm25_judged(judge: Judge) -> dict[str, Run]:
     """BM25's runs of the dev and test queries, to measure against."""
     data, among = judge.data, judge.judged_among
-    runs = {
-        name: bm25_run(data.collection, qrels.query_rows, judge.depth, judge.cache)
+    return {
+        name: bm25_run(data.collection, qrels.query_rows, judge.depth, judge.cache, among=among.get(name))
         for name, qrels in data.judged.items()
     }
-    return {name: run.among(among[name]) if name in among else run for name, run in runs.items()}
 
 
 def keep_bm25_runs(runs: Mapping[str, Run], judge: Judge, folder: Path) -> None:

@@ -74,10 +74,42 @@ class Bm25Index:
     collection: str
     language: str
 
+    def among(self, passages: Int32) -> Bm25Index:
+        """The index of some passages with the scores that they have among all.
 
-def bm25_run(collection: Passages, query_rows: Int32, k: int, cache: Path, language: str | None = None) -> Run:
-    """The run of queries of the collection itself; see :func:`bm25_texts`."""
-    return bm25_texts(collection, collection.query_texts.take(query_rows), k, cache, query_rows, language)
+        Parameters
+        ----------
+        passages : [n] their rows, which ascend; hits count from 0 among them.
+        """
+        places = np.full(self.n, -1, np.int32)
+        places[passages] = np.arange(len(passages), dtype=np.int32)
+        rows = places[self.rows]
+        kept = np.flatnonzero(rows >= 0)
+        offsets = np.searchsorted(kept, self.offsets)
+        return replace(self, offsets=offsets, rows=rows[kept], scores=self.scores[kept], n=len(passages))
+
+
+def bm25_run(
+    collection: Passages,
+    query_rows: Int32,
+    k: int,
+    cache: Path,
+    language: str | None = None,
+    *,
+    among: Int32 | None = None,
+) -> Run:
+    """The run of queries of the collection itself; see :func:`bm25_texts`.
+
+    Parameters
+    ----------
+    among : [n] the rows of the passages that are searched, which ascend; None: all.
+    """
+    texts = collection.query_texts.take(query_rows)
+    if among is None:
+        return bm25_texts(collection, texts, k, cache, query_rows, language)
+    k = check_request(len(texts), len(among), k)
+    run = search(open_bm25(collection, cache, language).among(among), texts, query_rows, k)
+    return replace(run, passage_rows=among[run.passage_rows])
 
 
 def bm25_texts(
