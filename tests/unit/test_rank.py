@@ -156,6 +156,7 @@ def test_runs_that_hold_the_split_are_tuned_on_themselves(world, searched, tmp_p
         ({"tune": "dev", "data": "d", "weights": [1.0, 2.0]}, "BAD_TUNING"),
         ({"tune": "dev", "data": "d", "tuning_runs": ["r"]}, "BAD_TUNING"),
         ({"tune": "dev", "data": "d", "measure": "RR@10 R@100"}, "BAD_TUNING"),
+        ({"measure": "R@100"}, "BAD_TUNING"),
         ({"tune": "dev", "data": "d", "measure": "RX@10"}, "UNKNOWN_MEASURE"),
     ],
 )

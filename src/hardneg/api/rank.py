@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+TUNED_FOR = "RR@10"
 MOST_CONSTANT = 1_000_000  # of reciprocal ranks: beyond some 10 million, float32 tells no rank from the next
 
 
@@ -65,7 +66,7 @@ def fuse(
     data: Data | None = None,
     tune: str | None = None,
     tuning_runs: Sequence[AnyRun] = (),
-    measure: str = "RR@10",
+    measure: str | None = None,
     split: str = "test",
     cache: Place | None = None,
 ) -> dict[str, Any]:
@@ -87,7 +88,7 @@ def fuse(
         up to 1 are tried; those whose fused run has the best ``measure`` win, and among equals the most even ones.
     tuning_runs : runs over the queries of that split by the same systems, in the order of ``runs``; by default
         ``runs`` themselves are taken to hold its queries.
-    measure : one measure, which is tuned for.
+    measure : one measure, which is tuned for; by default RR@10.
     split : where an experiment stands for a run, the split of this run.
 
     Returns
@@ -231,13 +232,16 @@ def check_tuning(
     data: Data | None,
     tune: str | None,
     tuning_runs: Sequence[AnyRun],
-    measure: str,
+    measure: str | None,
 ) -> Tuning | None:
     """The tuning that is asked for, or None; raises :class:`SettingsError` if the settings contradict."""
     if tune is None:
         if tuning_runs:
             what = "runs to tune on are given, and no split that judges them"
             raise SettingsError("BAD_TUNING", what, "give --tune dev too, or leave them out")
+        if measure is not None:
+            what = f"{measure} is given to tune for, and no split that judges"
+            raise SettingsError("BAD_TUNING", what, "give --tune dev too, or leave it out")
         return None
     if weights is not None:
         what = "weights are given, and should be tuned"
@@ -248,7 +252,7 @@ def check_tuning(
     if tuning_runs and len(tuning_runs) != len(runs):
         what = f"there are {len(tuning_runs)} runs to tune on for {len(runs)} to fuse"
         raise SettingsError("BAD_TUNING", what, "give one for each, in the same order")
-    measures = parse_measures(measure)
+    measures = parse_measures(measure or TUNED_FOR)
     if len(measures) != 1:
         raise SettingsError("BAD_TUNING", f"there are {len(measures)} measures", "tune for one measure")
     return Tuning(

@@ -90,8 +90,9 @@ def fuse(
         ),
     ] = None,
     measure: Annotated[
-        str, option(help="Measure to tune for, in ir_measures notation.", metavar="MEASURE")
-    ] = "RR@10",
+        str | None,
+        option(help="Measure to tune for, in ir_measures notation (default: RR@10).", metavar="MEASURE"),
+    ] = None,
     split: RunSplit = "test",
     cache: CacheOption = None,
     as_json: JsonOption = False,
