@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -178,3 +179,53 @@ def test_the_command_line_says_so_in_one_line(launched, hardneg, tmp_path):
     status, _, said = hardneg("import", "pydocs", "--to", tmp_path / "data")
     assert (status, said.count("\n")) == (2, 1)
     assert "BUG" not in said
+
+
+# ---------------------------------------------------------------- groups on CUDA, which is pretended here
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "own"),
+    [("GPU-1", "GPU-2", True), ("GPU-1", "GPU-1", False), ("GPU-1", "", False), ("", "GPU-2", False)],
+)
+def test_all_processes_agree_on_whether_each_has_a_device(launched, monkeypatch, ours, theirs, own):
+    """By the devices themselves: the variables of a launcher may be missing, and machines may differ."""
+    torch = pytest.importorskip("torch")
+    import torch.distributed as dist
+
+    launched(RANK="0", WORLD_SIZE="2")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid=ours))
+    store = dist.HashStore()
+    store.set("device/1", theirs)
+    assert distributed._own_devices(store, bool(ours)) is own
+    assert store.get("device/0").decode() == ours
+
+
+@pytest.mark.parametrize(
+    ("own", "fault", "left"), [(True, True, "abort"), (True, False, "destroy"), (False, True, "destroy")]
+)
+def test_a_process_that_fails_does_not_wait_for_the_kernels_of_the_others(launched, monkeypatch, own, fault, left):
+    """``destroy_process_group`` waits for all kernels of NCCL, and so for a process that may be gone."""
+    import torch.distributed as dist
+
+    launched(RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
+    done, backends = [], []
+    monkeypatch.setattr(distributed, "assemble", dist.HashStore)
+    monkeypatch.setattr(distributed, "_own_devices", lambda *_: own)
+    monkeypatch.setattr(dist, "init_process_group", lambda backend, **_: backends.append(backend))
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: done.append("destroy"))
+    monkeypatch.setattr(dist.distributed_c10d, "_abort_process_group", lambda: done.append("abort"))
+    if fault:
+        with pytest.raises(PeerError), group():
+            raise PeerError("PEER_LOST", "gone", "read its message")
+    else:
+        opened()
+    assert (done, backends) == ([left], ["cpu:gloo,cuda:nccl" if own else "gloo"])
+    assert distributed.member() == (0, 1)
+
+
+def test_memory_that_runs_out_in_a_message_is_no_lost_process():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(torch.OutOfMemoryError), distributed.peers():
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")

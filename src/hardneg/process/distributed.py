@@ -80,7 +80,8 @@ def shard_of(text: str | None) -> tuple[int, int]:
 def group() -> Iterator[None]:
     """Open the group of all processes that the launcher started; nothing happens where there is only one.
 
-    Tensors on the CPU go through gloo; those on CUDA through NCCL, if every process has a device of its own.
+    Tensors on the CPU go through gloo; those on CUDA through NCCL, if every process has a device of its own. A
+    process that leaves with a fault does not wait for what NCCL has yet to send: another process may be gone.
 
     Raises
     ------
@@ -102,16 +103,37 @@ def group() -> Iterator[None]:
     devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if devices:
         torch.cuda.set_device(local_rank() % devices)
-    backend = "cpu:gloo,cuda:nccl" if devices >= local_size() else "gloo"
     store = assemble()
     with peers():
+        backend = "cpu:gloo,cuda:nccl" if _own_devices(store, bool(devices)) else "gloo"
         dist.init_process_group(backend, store=store, rank=rank(), world_size=world_size(), timeout=PATIENCE)
     _members, _opened = world_size(), _opened + 1
+    sound = False
     try:
         yield
+        sound = True
     finally:
         _members = 1
-        dist.destroy_process_group()
+        if sound or backend == "gloo":
+            dist.destroy_process_group()
+        else:  # the other function waits until every kernel of NCCL has ended, and so for the other processes
+            dist.distributed_c10d._abort_process_group()
+
+
+def _own_devices(store: Any, cuda: bool) -> bool:
+    """Whether each process computes on a CUDA device of its own; all processes come to the same answer.
+
+    Parameters
+    ----------
+    store : where the processes have met; each writes there which device it has.
+    cuda : whether this process has one.
+    """
+    import torch
+
+    own = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid) if cuda else ""
+    store.set(f"device/{rank()}", own)
+    told = [store.get(f"device/{one}").decode() for one in range(world_size())]
+    return all(told) and len(set(told)) == len(told)
 
 
 def assemble() -> Any:
@@ -176,6 +198,10 @@ def peers() -> Iterator[None]:
     try:
         yield
     except RuntimeError as fault:
+        import torch
+
+        if isinstance(fault, torch.OutOfMemoryError):  # of this process; the others are there
+            raise
         until = time.monotonic() + LINGER_SECONDS
         while stop_flag.heard is None and time.monotonic() < until:
             time.sleep(0.05)
