@@ -3,6 +3,7 @@
 import copy
 import itertools
 import math
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -248,6 +249,51 @@ def test_varlen_gets_the_layout_and_the_scale(monkeypatch, most):
         torch.testing.assert_close(packing._varlen(q, k, v, layout, scaling), expected, atol=1e-5, rtol=1e-5)
     assert [length for call in calls for length in call] == LENGTHS.tolist() * 2
     assert max(map(len, calls)) == min(most, len(LENGTHS))
+
+
+@pytest.mark.parametrize(("size", "fast"), [(8, True), (64, True), (26, False), (4, False), (264, False)])
+def test_heads_that_varlen_does_not_take_are_attended_by_length(monkeypatch, size, fast):
+    """On CUDA ``varlen_attn`` refuses heads above 256, and those of no multiple of 8, such as TinyBERT's 26."""
+    called = []
+    monkeypatch.setattr(packing, "has_half_kernels", lambda device: True)
+    monkeypatch.setattr(packing, "_varlen", lambda q, *_: called.append(q.shape[-1]) or q)
+    q, k, v = torch.randn(3, 1, 2, LENGTHS.sum(), size, generator=torch.Generator().manual_seed(1)).bfloat16()
+    flat_attention(None, q, k, v, None, layout=lay_out(LENGTHS, CPU), scaling=0.5)
+    assert called == ([size] if fast else [])
+
+
+class Watched(torch.autograd.Function):
+    """Stands in for ``varlen_attn``, and notes whether torch was told to be deterministic in its backward pass."""
+
+    told: ClassVar[list[bool]] = []
+
+    @staticmethod
+    def forward(ctx, query, key, value):
+        return query + key + value
+
+    @staticmethod
+    def backward(ctx, gradient):
+        Watched.told.append(torch.are_deterministic_algorithms_enabled())
+        return gradient, gradient, gradient
+
+
+@pytest.mark.parametrize("most", [packing.SEQUENCES, 4])
+def test_the_gradient_of_varlen_is_added_in_a_fixed_order_and_nothing_else_is_bound_by_that(monkeypatch, most):
+    from torch.nn.attention import varlen
+
+    monkeypatch.setattr(varlen, "varlen_attn", lambda q, k, v, *_: Watched.apply(q, k, v))
+    monkeypatch.setattr(packing, "SEQUENCES", most)
+    monkeypatch.setattr(Watched, "told", [])
+    layout = lay_out(LENGTHS, CPU)
+    q, k, v = torch.randn(3, LENGTHS.sum(), 2, 4)
+    outside = []
+    q.requires_grad_().register_hook(lambda _: outside.append(torch.are_deterministic_algorithms_enabled()))
+    packing._varlen(q, k, v, layout, 0.5).sum().backward()
+    assert Watched.told == [True] * len(layout.calls)
+    assert outside == [False]
+    assert not torch.are_deterministic_algorithms_enabled()
+    with torch.no_grad():
+        packing._varlen(q, k, v, layout, 0.5)
 
 
 @pytest.mark.parametrize("fused", [True, False])

@@ -2,8 +2,8 @@
 
 A flat batch holds the tokens of all sequences, one sequence after another. Everything but attention works on
 single tokens; attention stays inside each sequence. On CUDA in half precision attention is torch's
-``varlen_attn``, which has no attention dropout. Elsewhere sequences of equal length are attended together, so that
-nothing is ever padded or masked.
+``varlen_attn``, which has no attention dropout. Elsewhere, and for heads of a size that it does not take,
+sequences of equal length are attended together, so that nothing is ever padded or masked.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ ATTENTION = "hardneg_packed"
 WINDOW = 1 << 16  # sequences sorted together
 GROUP = 1 << 17  # attention weights of one head computed at once: they stay in the processor's cache
 LONG = 1 << 18  # attention weights of one head of a sequence; torch computes more of them in parts
+ALIGNED, WIDEST = 8, 256  # the sizes of a head that ``varlen_attn`` takes: multiples, and the largest
 SEQUENCES = (1 << 16) - 1  # attended together at most: CUDA's grids take no more in that direction
 
 # The model types tested to run flat, and whether their positions start after the padding id.
@@ -241,7 +242,8 @@ def flat_attention(
     """
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # [T, heads, d]
     half = query.dtype in (torch.bfloat16, torch.float16)
-    if half and has_half_kernels(query.device):
+    fits = query.shape[-1] % ALIGNED == 0 and query.shape[-1] <= WIDEST
+    if half and fits and has_half_kernels(query.device):
         return _varlen(q, k, v, layout, scaling)[None], None
     return _by_length(q, k, v, layout, scaling, dropout)[None], None
 
@@ -265,8 +267,36 @@ def _varlen(query: Tensor, key: Tensor, value: Tensor, layout: FlatLayout, scali
         q, k, v = (x[call.tokens] for x in (query, key, value))
         output = varlen_attn(q, k, v, bounds, bounds, call.longest, call.longest)
         assert isinstance(output, Tensor)  # a pair only where the normaliser is asked for
+        if output.grad_fn is not None:
+            _make_repeatable(output.grad_fn)
         outputs.append(output)
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+def _make_repeatable(node: Any) -> None:
+    """Let the backward pass of ``varlen_attn`` give the same bits each time.
+
+    For sequences of more keys than one block has, its kernel adds parts of a gradient in the order in which they
+    are ready, unless torch is told otherwise. Torch is told so while this kernel runs, and not longer: other
+    operations would refuse to run.
+
+    Parameters
+    ----------
+    node : the node of the operation in the graph of autograd.
+    """
+    before: list[tuple[bool, bool]] = []
+
+    def begin(_: Any) -> None:
+        enabled = torch.are_deterministic_algorithms_enabled()
+        before.append((enabled, torch.is_deterministic_algorithms_warn_only_enabled()))
+        torch.use_deterministic_algorithms(True)
+
+    def end(*_: Any) -> None:
+        enabled, only_warns = before.pop()
+        torch.use_deterministic_algorithms(enabled, warn_only=only_warns)
+
+    node.register_prehook(begin)
+    node.register_hook(end)
 
 
 def _by_length(
