@@ -14,7 +14,7 @@ import torch
 from hardneg.errors import ResourceError, SettingsError
 from hardneg.process import memory
 from hardneg.process.memory import limit_memory, own_memory, parse_size, require, room
-from hardneg.search import exact
+from hardneg.search import exact, retrieve
 from hardneg.search.exact import ExactIndex
 
 
@@ -108,6 +108,23 @@ def test_each_device_has_its_own_limit(monkeypatch):
     assert room("cuda") == 2 << 30
     with pytest.raises(ResourceError, match="--max-vram 5120M"):
         require(4 << 30, "a thing", "cuda")
+
+
+def test_memory_counts_on_the_device_that_is_used(monkeypatch):
+    """With ``--device cuda:1`` the current device is still the first one, on which nothing lies."""
+    held = [0, 3 << 30]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(held))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device=0: held[device])
+    limit_memory(max_vram="4G")
+    assert room("cuda") == 1 << 30
+
+
+@pytest.mark.parametrize("left", [0, 1 << 20])
+def test_vectors_stay_where_they_are_if_the_limit_leaves_no_room(monkeypatch, left):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (80 << 30, 80 << 30))
+    monkeypatch.setattr(retrieve, "room", lambda kind: left)
+    shards = [np.zeros((1024, 1024), np.float32)]
+    assert retrieve.on_device(shards, "cuda:0") is shards
 
 
 def test_the_peak_within_a_block_is_its_own():

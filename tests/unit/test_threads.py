@@ -49,6 +49,19 @@ def test_an_unknown_device_is_refused_by_name():
         pick_device("gpu")
 
 
+def test_each_process_of_a_machine_takes_a_device_of_its_own(monkeypatch):
+    """Two processes on one device would end in NCCL's words, or halve the speed without a word."""
+    monkeypatch.setattr(threads, "_cuda_devices", lambda: 2)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert [pick_device(one) for one in (None, "cuda", "cuda:1", "cpu")] == ["cuda:1", "cuda:1", "cuda:1", "cpu"]
+    with pytest.raises(SettingsError, match="BAD_SETTING: 2 processes of this machine on the device cuda:0 alone"):
+        pick_device("cuda:0")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    assert [pick_device(one) for one in (None, "cuda", "cuda:1", "cpu")] == ["cuda", "cuda", "cuda:1", "cpu"]
+
+
 def test_threads_spin_briefly_and_not_at_all_where_others_run(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):

@@ -156,6 +156,7 @@ def hand_back() -> None:
 
 
 def _device_memory() -> int:
+    """The bytes on all CUDA devices: a process computes on one of them, which need not be the current one."""
     import torch
 
-    return int(torch.cuda.memory_allocated())
+    return sum(int(torch.cuda.memory_allocated(device)) for device in range(torch.cuda.device_count()))

@@ -130,14 +130,21 @@ def pick_device(device: str | None = None) -> str:
 
     Raises
     ------
-    SettingsError : there is no such device here.
+    SettingsError : there is no such device here; or it is that of another process of this machine.
     """
     cuda = _cuda_devices()
     known = ["cpu", *["cuda"][:cuda], *(f"cuda:{i}" for i in range(cuda))]
     if device is not None and device not in known:
         raise SettingsError("NO_DEVICE", f"there is no device {device!r:.40} here", f"use {', '.join(known)}")
-    several = cuda > 1 and local_size() > 1
-    return device or (f"cuda:{local_rank() % cuda}" if several else known[min(cuda, 1)])
+    if cuda < 2 or local_size() == 1 or device == "cpu":
+        return device or known[min(cuda, 1)]
+    own = f"cuda:{local_rank() % cuda}"
+    if device not in (None, "cuda", own):
+        what = f"{local_size()} processes of this machine on the device {device} alone"
+        raise SettingsError(
+            "BAD_SETTING", what, "leave it out: each takes its own; CUDA_VISIBLE_DEVICES says which"
+        )
+    return own
 
 
 def visible_devices() -> list[str]:

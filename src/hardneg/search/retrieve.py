@@ -147,8 +147,8 @@ def on_device(shards: Sequence[NDArray[Any]], device: str | torch.device) -> Seq
     device = torch.device(device)
     if device.type != "cuda":
         return shards
-    left = min(torch.cuda.mem_get_info(device)[0], room("cuda") or 1 << 62)
-    if 2 * sum(shard.nbytes for shard in shards) > left:
+    left, most = torch.cuda.mem_get_info(device)[0], room("cuda")
+    if 2 * sum(shard.nbytes for shard in shards) > (left if most is None else min(left, most)):
         return shards
     return [as_tensor(shard).to(device) for shard in shards]
 
