@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 import hardneg as hn
 from hardneg.data.training_data import choose_splits
@@ -278,3 +279,32 @@ def test_seconds_are_of_one_call_after_a_warm_up():
 @pytest.mark.parametrize(("count", "shown"), [(0, "0.1 MiB"), (3 * 2**20, "3.0 MiB"), (5 * 2**29, "2.5 GiB")])
 def test_sizes_for_people(count, shown):
     assert size_text(count) == shown
+
+
+# ---------------------------------------------------------------- on CUDA, which is pretended here
+
+
+def test_a_timing_waits_for_every_device_also_after_the_call_that_warms_up(monkeypatch):
+    """Otherwise what is left of that call counts, and on ``cuda:1`` only the time to issue the work."""
+    said = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=0: said.append(device))
+    seconds_of(lambda: said.append("work"), least=0.0, most=1)
+    assert said == ["work", 0, 1] * 2
+
+
+def test_a_search_is_timed_where_it_will_run(monkeypatch):
+    found = []
+
+    class Index:
+        def __init__(self, passages, device):
+            found.append((passages.device, torch.device(device), len(passages)))
+
+        def search(self, queries, k):
+            return len(queries)
+
+    monkeypatch.setattr(timing, "ExactIndex", Index)
+    elsewhere = torch.device("meta")
+    timing.search_seconds(4, 100, 10, "float16", elsewhere)
+    assert found == [(elsewhere, elsewhere, 100)]

@@ -367,7 +367,7 @@ def time_stages(work: CostModel, encoder: BiEncoder, sample: Sample) -> tuple[di
     queries, corpora = work.encoded or (work.states, work.states + work.passed)
     tokens = sample.tokens(queries * collection.n_queries, corpora * collection.n_passages)
     k = training_depth(collection, data.train, work.depth) * (1 if sample.chunks == 1 else 2)
-    a_search = indexed * search_seconds(encoder.dim, indexed, k, work.store_dtype)
+    a_search = indexed * search_seconds(encoder.dim, indexed, k, work.store_dtype, encoder.device)
     seconds = {
         "tokenise": sample.seconds * texts / (len(sample.queries) + len(sample.passages) / sample.chunks),
         "encode": work.devices.miners.share(tokens)
@@ -446,7 +446,7 @@ def add_own(seconds: dict[str, float], work: CostModel, own: Own) -> None:
     seconds["encode"] += whole_encoding(work, encoder, sample, own.sides)
     indexed = round(sample.chunks * collection.n_passages)
     judged = judged_queries(work.data)
-    a_search = indexed * search_seconds(encoder.dim, indexed, JUDGED, work.store_dtype)
+    a_search = indexed * search_seconds(encoder.dim, indexed, JUDGED, work.store_dtype, encoder.device)
     seconds["search"] += shared_search(work, judged * a_search)
 
 

@@ -25,6 +25,8 @@ from hardneg.training.optim import adamw
 TIMED_TOKENS = 16384  # tokens that are encoded, or trained on, for a timing
 TIMED_PAIRS = 32  # pairs of a query and a passage that are scored, or trained on, for a timing
 TIMED_QUERIES, TIMED_PASSAGES = 64, 8192  # vectors of a search for a timing
+TIMED_ON_CUDA = 1 << 17, 1024  # passages and queries of a search on CUDA, which fewer would not keep busy
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -40,14 +42,20 @@ class TrainingCost:
 def seconds_of(work: Callable[[], Any], *, least: float = 0.5, most: int = 8) -> float:
     """Seconds of one call: the median of the calls that fit into ``least`` seconds, after one call to warm up."""
     work()
+    _wait()
     seconds: list[float] = []
     while not seconds or (sum(seconds) < least and len(seconds) < most):
         begun = time.perf_counter()
         work()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        _wait()
         seconds.append(time.perf_counter() - begun)
     return float(np.median(seconds))
+
+
+def _wait() -> None:
+    """Wait for all CUDA devices: that of the work need not be the current one."""
+    for device in range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0):
+        torch.cuda.synchronize(device)
 
 
 def spread(tokens: TokenBatch, most: int) -> TokenBatch:
@@ -65,12 +73,13 @@ def encode_seconds(encoder: BiEncoder, tokens: TokenBatch, token_budget: int, pr
     return seconds / float(chosen.lengths.sum())
 
 
-def search_seconds(dim: int, n: int, k: int, dtype: str) -> float:
-    """The seconds of exact search for each pair of a query and a passage, with random vectors."""
+def search_seconds(dim: int, n: int, k: int, dtype: str, device: torch.device = CPU) -> float:
+    """The seconds of exact search for each pair of a query and a passage, with random vectors on a device."""
     draw = torch.Generator().manual_seed(0)
-    passages = torch.randn(min(n, TIMED_PASSAGES), dim, generator=draw).to(getattr(torch, dtype))
-    queries = torch.randn(TIMED_QUERIES, dim, generator=draw).to(passages.dtype)
-    index = ExactIndex(passages)
+    most, asked = TIMED_ON_CUDA if device.type == "cuda" else (TIMED_PASSAGES, TIMED_QUERIES)
+    passages = torch.randn(min(n, most), dim, generator=draw).to(device, getattr(torch, dtype))
+    queries = torch.randn(asked, dim, generator=draw).to(passages.dtype)
+    index = ExactIndex(passages, device=device)
     return seconds_of(lambda: index.search(queries, k)) / (len(queries) * len(passages))
 
 
