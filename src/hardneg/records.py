@@ -104,6 +104,10 @@ class Run(Shown):
         ranks = np.arange(len(self.passage_rows)) - self.offsets[owners(self.offsets)]
         return self.where(ranks < depth)
 
+    def among(self, passages: NDArray[np.integer]) -> Run:
+        """The run without the hits that are not among ``passages`` (rows)."""
+        return self.where(np.isin(self.passage_rows, passages))
+
     def where(self, kept: NDArray[np.bool_]) -> Run:
         """The run with the hits that are ``kept`` [n], in their order."""
         lengths = np.bincount(owners(self.offsets)[kept], minlength=len(self.query_rows))
