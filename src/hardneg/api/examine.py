@@ -203,16 +203,19 @@ def leak_advice(facts: Mapping[str, Any]) -> Iterator[str]:
                 f"remove them from one of the two, or results on '{other}' are too good."
             )
     copies = facts["copies"]
-    if copies["passages_equal"] > 0.01 * facts["sizes"]["passages"]:
+    if (equal := copies["passages_equal"]) > 0.01 * facts["sizes"]["passages"]:
+        share = 100 * equal / facts["sizes"]["passages"]
         yield (
-            "Many passages are copies. Copies of a positive are never its negatives here, but they take places in "
-            "result lists and time to encode: remove them if they mean nothing."
+            f"{share:.0f} % of the passages are copies. Copies of a positive are never its negatives here, but "
+            "they take places in result lists and time to encode: remove them if they mean nothing."
         )
     if copies["passages_nearly_equal"] > 0.01 * copies["passages_compared"]:
         share = 100 * copies["passages_nearly_equal"] / copies["passages_compared"]
         yield (
             f"{share:.0f} % of the passages are nearly equal to another one. Near copies of positives are false "
-            "negatives: set a margin such as --set relative_margin=0.05, and look at them with `hardneg audit`."
+            "negatives. In `warmup`, --set guide_mask=true --set guide_margin=0.05 masks them. `star`, `ance` and "
+            "`ance-tele` with --preset finetune leave them out when they mine (relative_margin = 0.05); `hardneg "
+            "audit` shows what is left."
         )
 
 
