@@ -191,6 +191,24 @@ def test_a_run_is_mined_like_any_list(world, tmp_path):
     assert pool.scores.tolist() == [8, 7]
 
 
+def test_a_run_of_other_queries_is_refused(world, tmp_path):
+    run_file = tmp_path / "test.trec"
+    run_file.write_text("q2 Q0 b 1 9 x\n")
+    data = hn.Collection.from_lists(
+        {"a": "red tree", "b": "banana"},
+        {"q1": "red", "q2": "tree"},
+        {"train": {"q1": ["a"]}, "test": {"q2": ["a"]}},
+    )
+    with pytest.raises(InputError, match=r"test\.trec: NO_NEGATIVES: no query of the split"):
+        hn.mine(data, None, tmp_path / "pool", sources=["file"], file=run_file)
+    assert not (tmp_path / "pool").exists()
+
+
+def test_a_pool_without_negatives_is_told(world, tmp_path, caplog):
+    hn.mine(world[0], None, tmp_path / "pool", sources=["bm25"], filters=hn.Filters(max_score=-1.0))
+    assert "NO QUERY HAS A NEGATIVE" in caplog.text
+
+
 def test_a_pool_joins_other_sources_as_a_file(world, tmp_path):
     collection, model, _ = world
     hn.mine(collection, None, tmp_path / "given", sources=["random"], count=2, seed=3)

@@ -120,7 +120,7 @@ def audit(
     )
     world = open_world(Path(path), data, cache)
     if not len(world.pool.passage_rows):
-        what = "the pool has no negatives: the model was trained on those of the batch"
+        what = "the pool has no negatives: the model was trained on those of the batch, or bounds left none"
         raise InputError("NO_NEGATIVES", what, "audit an experiment that mined, or a pool", path=world.place)
     known = judgements_of(judgements, world.collection) or world.judgements
     gathered = evidence(world, model=model, ranker=ranker, bm25=bm25, reading=reading)

@@ -38,7 +38,7 @@ from hardneg.negatives.groups import usable
 from hardneg.negatives.imported_pool import from_file
 from hardneg.negatives.pool import KIND, NegativePool, load_pool, save_pool
 from hardneg.process.progress import track
-from hardneg.records import Int32, Positives, Run, Side, TokenBatch
+from hardneg.records import Int32, Positives, Run, Side, TokenBatch, spans
 from hardneg.storage.artifacts import cached_digest, digest_json, is_published, read_manifest
 
 if TYPE_CHECKING:
@@ -59,9 +59,21 @@ def open_negatives(
     Raises
     ------
     SettingsError : token ids are given without the model whose tokenizer made them.
-    InputError : the file is malformed, or names what the collection does not have.
+    InputError : the file is malformed, names what the collection does not have, or names none of the queries.
     ArtifactError : the pool or run belongs to another collection, or is damaged.
     """
+    given = _opened(place, collection, positives, source, cache)
+    named = given.query_rows[spans(given.offsets) > 0]
+    if len(positives) and not np.isin(named, positives.query_rows).any():
+        what = "no query of the split has a negative in it"
+        fix = "give negatives of these queries, such as a run that hardneg search --split train wrote"
+        raise InputError("NO_NEGATIVES", what, fix, path=place)
+    return given
+
+
+def _opened(
+    place: Path, collection: Collection, positives: Positives, source: ModelSource | None, cache: Path
+) -> Run | NegativePool:
     pool = pool_at(place) or place
     if is_published(pool, KIND):
         return load_pool(pool, n_passages=collection.n_passages, collection=collection.digest)

@@ -34,6 +34,7 @@ from hardneg.data.training_data import BY_QRELS, Labels, TrainingData, amended, 
 from hardneg.errors import SettingsError
 from hardneg.models.source import ModelSource
 from hardneg.negatives.candidates import ALL, Filters
+from hardneg.negatives.facts import warn_if_empty
 from hardneg.negatives.labels import answers_of, current_positives
 from hardneg.negatives.mining import SOURCES, TELEPORTED, Corpus, Miner, mine_pool
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
@@ -126,6 +127,7 @@ def mine(
 
         def publish() -> None:
             pool = mine_from(inputs, parts, folder, filters=filters, **settings)
+            warn_if_empty(pool)
             besides = {"split": split, "filters": dataclasses.asdict(filters), **dataclasses.asdict(labels)}
             save_pool(pool, out, settings={**settings, **besides}, inputs=inputs.digests)
             made.append(pool)

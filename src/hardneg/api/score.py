@@ -26,6 +26,7 @@ from hardneg.data.collection import Collection
 from hardneg.errors import SettingsError
 from hardneg.models.source import ModelSource
 from hardneg.negatives.candidates import ALL, Filters
+from hardneg.negatives.facts import warn_if_empty
 from hardneg.negatives.pool import PARTS, NegativePool, load_pool, save_pool
 from hardneg.negatives.scores import Guide, guide_of, within
 from hardneg.process.hardware import best_precision
@@ -90,6 +91,7 @@ def score(
         with track("scoring", "pairs") as tick:
             scored = guide.scored(found, kept=parts, progress=tick)
         scored = scored if filters == ALL else within(scored, filters)
+        warn_if_empty(scored)
         save_pool(scored, out, settings={"filters": dataclasses.asdict(filters)}, inputs=inputs)
         remove(parts.folder)
     return scored

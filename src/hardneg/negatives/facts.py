@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hardneg.negatives.pool import SOURCES, NegativePool, repeats
 from hardneg.records import spans
+
+log = logging.getLogger(__name__)
 
 
 class Entry(NamedTuple):
@@ -48,6 +51,12 @@ def stats(pool: NegativePool) -> dict[str, Any]:
         **({"filtered": dict(pool.filtered)} if pool.filtered else {}),
         **({"ranker": pool.ranker} if pool.ranker else {}),
     }
+
+
+def warn_if_empty(pool: NegativePool) -> None:
+    """Warn of a pool without any negative, with which nothing can be trained."""
+    if not len(pool.passage_rows):
+        log.warning("NO QUERY HAS A NEGATIVE: the pool is empty; mine deeper, or widen the bounds on scores")
 
 
 def entries_of(pool: NegativePool, i: int, most: int | None = None) -> list[Entry]:
