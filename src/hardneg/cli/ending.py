@@ -63,7 +63,8 @@ def comparison_line(row: Mapping[str, Any], split: str) -> str:
     if not sure:
         low, high = row["interval"]
         size = f"(difference {row['difference']:+.3f} [{low:+.3f}, {high:+.3f}])"
-    chance = f"p {p:.3f}" if p >= 1e-3 else f"p {p:.0e}"
+    name = "p (Holm)" if "p_holm" in row else "p"
+    chance = f"{name} {p:.3f}" if p >= 1e-3 else f"{name} {p:.0e}"
     said = f"{shown(row['a'])} {word} {shown(row['b'])}"
     told = painted(said, COLOURS[word]) if word in COLOURS else said
     return f"{told} {size}, {chance} ({split} {row['measure']})"
