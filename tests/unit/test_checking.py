@@ -167,6 +167,7 @@ def test_a_refused_query_is_no_unknown_one(tmp_path):
     [
         ("t.csv", b"", "t.csv: EMPTY_FILE: the file holds no record"),
         ("t.jsonl", b"", "t.jsonl: EMPTY_FILE: the file holds no record"),
+        ("t.csv", b'anchor,positive\na,"b\n', "t.csv:2: BAD_QUOTING: a column of more than"),
         ("t.csv", "anchor,positive\na,b\n".encode("utf-16"), "t.csv:1: BAD_UTF8: this is UTF-16"),
         ("t.tsv", "anchor\tpositive\na\tb\n".encode("utf-16-be"), "t.tsv:1: BAD_UTF8: this is UTF-16"),
         ("t.jsonl", '{"anchor": "a", "positive": "b"}'.encode("utf-16-le"), "t.jsonl:1: BAD_UTF8: this is UTF-16"),

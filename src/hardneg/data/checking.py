@@ -81,6 +81,8 @@ class Findings:
         if len(self.seen) < REMEMBERED:
             self.seen.add(told)
         key = (str(fault.path), fault.code)
+        if fault.code == "EMPTY_FILE" and any(path == key[0] for path, _ in self.kinds):
+            return  # its records are faulty, so none was left
         kind = self.kinds.setdefault(key, Kind(fault))
         if kind.count:
             kind.whole = False

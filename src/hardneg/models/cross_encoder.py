@@ -184,7 +184,7 @@ class CrossEncoder(TowerModel):
         assert isinstance(tower.head, PairHead)
         if settings.max_length > tower.longest:
             what = f"max_length = {settings.max_length}, the model takes {tower.longest} tokens"
-            raise SettingsError("TOO_LONG", what, "lower it")
+            raise SettingsError("TOO_LONG", what, f"set it to at most {tower.longest}")
         self.form = PairForm.of(tower.tokenizer)
         self.template.check(self.form)
 

@@ -43,6 +43,7 @@ POSITIVES = (
     "sentence2",
     "text",
 )
+HEADING = 4  # words of the longest name of a column that is no text
 NEGATIVE = re.compile(r"(?:hard_?)?neg(?:ative)?s?[_-]?\d*")
 SCORES = ("score", "label", "similarity_score")
 QUERY_IDS = ("query_id", "qid", "anchor_id")
@@ -146,6 +147,8 @@ def unknown_columns(path: Path, names: Sequence[str], line: int | None = None) -
     near = {name: difflib.get_close_matches(name.strip().casefold(), known, 1, 0.7) for name in names}
     named = ", ".join(f"{name!r} to {found[0]!r}" for name, found in near.items() if found and found[0] != name)
     fix = f"rename {named}" if named else f"rename them: {_nearest(names)}"
+    if not named and in_cells(path) and any(len(name.split()) > HEADING for name in names):
+        fix = "put a first line with the names of the columns, such as anchor and positive"
     what = f"{shown:.300}; looked for {LOOKED_FOR}"
     return InputError("UNKNOWN_COLUMNS", what, fix, path=path, line=line)
 

@@ -18,6 +18,7 @@ from hardneg.data.formats.arrays import read_records
 from hardneg.data.formats.faults import refuse
 from hardneg.data.formats.lines import Fields, empty_file, read_lines
 from hardneg.errors import InputError, SettingsError
+from hardneg.shown import counted
 
 JSON, CSV, TSV, PARQUET, ARROW = (
     (".json", ".jsonl", ".ndjson"),
@@ -112,6 +113,8 @@ def _bad_quoting(path: Path, line: int, fault: Exception) -> InputError:
     what = f"a column of more than {MAX_FIELD:,} characters, or a quote that is never closed"
     what = what if unclosed else f"the quoted columns cannot be read ({fault})"
     fix = "close the quote and double those within, or divide the text"
+    if "new-line character" in str(fault):
+        what, fix = "its lines end in CR alone", "write it again with lines that end in LF or CRLF"
     return InputError("BAD_QUOTING", what, fix, path=path, line=line)
 
 
@@ -138,7 +141,7 @@ def check_header(path: Path, header: Sequence[str], line: int | None = 1) -> Non
 
 
 def _wrong_cells(path: Path, line: int, found: int, expected: int) -> InputError:
-    what = f"{found} columns where the header names {expected}"
+    what = f"{counted(found, 'column')} where the header names {expected}"
     fix = "check its separators: quote a text of CSV that holds one; a text of TSV cannot hold a tab"
     return InputError("WRONG_COLUMNS", what, fix, path=path, line=line)
 
