@@ -2,6 +2,7 @@
 
 import shutil
 import socket
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,18 @@ def test_what_goes_is_made_again_and_the_results_stand(world, execute, whole, tw
     for name in ("model/model.safetensors", "episodes/3/negatives/passage_rows.npy", "results.json"):
         assert (finished / name).read_bytes() == (whole.path / name).read_bytes()
     assert hn.verify(finished)["whole"]
+
+
+def test_the_checkpoint_of_a_recipe_with_one_episode_goes(world, tmp_path):
+    said = {"preset": "demo", "steps": 2, "queries_per_step": 2, "depth": 5}
+    said |= {"query_length": None, "passage_length": None}
+    train = partial(hn.train_star, world.collection, world.calm, tmp_path / "exp", device="cpu", **said)
+    train()
+    report = hn.clean(tmp_path / "exp", delete=True)
+    assert "checkpoints" in kinds(report)
+    assert not list((tmp_path / "exp").rglob("*optimizer*"))
+    assert hn.verify(tmp_path / "exp")["whole"]
+    assert "RR@5" in train(measures="RR@5")["test"]["final"], "it is measured anew without the checkpoint"
 
 
 def test_of_an_unfinished_experiment_only_what_the_dead_left_goes(finished):

@@ -12,7 +12,8 @@ from typing import Any
 from hardneg.api.inputs import Place, cache_at, holding
 from hardneg.arguments import checked
 from hardneg.data.tokens import KIND as TOKENS
-from hardneg.errors import ArtifactError
+from hardneg.errors import ArtifactError, HardnegError
+from hardneg.experiment.folder import read_settings
 from hardneg.experiment.layout import SETTINGS, Layout, is_store
 from hardneg.models.source import REMEMBERED
 from hardneg.negatives.pool import PARTS
@@ -24,6 +25,7 @@ from hardneg.storage.artifacts import is_published, lease, read_manifest, remove
 from hardneg.storage.disk import stale_below, sweep_below
 
 DERIVED = (TOKENS, BM25, SCRIPTS, PARTS)
+ONE_EPISODE = ("star", "adore")  # recipes that publish the model of their only episode as the last one
 COLLECTIONS = "collections"  # the cache's folder of imported collections
 
 
@@ -142,9 +144,18 @@ def freeable_bytes(experiment: Path) -> int:
 
 def old_checkpoints(layout: Layout) -> Iterator[Path]:
     """The folders of the checkpoints of episodes that are over."""
+    ended = has_ended(layout)
     for episode in layout.episodes():
-        if is_published(episode.model) and episode.checkpoints.is_dir():
+        if (ended or is_published(episode.model)) and episode.checkpoints.is_dir():
             yield episode.checkpoints
+
+
+def has_ended(layout: Layout) -> bool:
+    """Whether an experiment is finished, and of a recipe whose only episode nothing extends."""
+    try:
+        return layout.results.is_file() and read_settings(layout.path)["recipe"] in ONE_EPISODE
+    except HardnegError:  # damaged settings are told where they are needed
+        return False
 
 
 @contextlib.contextmanager
