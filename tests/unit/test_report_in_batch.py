@@ -8,7 +8,11 @@ import pytest
 import hardneg as hn
 from hardneg.api.diagnose import opened_at
 from hardneg.experiment.folder import write_settings
+from hardneg.report.facts_forgetting import forgotten_table
+from hardneg.report.facts_negatives import informative_table, swing_table
+from hardneg.report.facts_scores import overlap_table
 from hardneg.report.in_batch import in_batch, in_batch_episodes, started_in_batch, state_within
+from hardneg.report.lists import mined_lists
 from hardneg.report.verdict import Beside, verdict
 from worlds.tiny_world import COMMON, SETTINGS, one_thread  # noqa: F401
 
@@ -87,13 +91,14 @@ def test_an_experiment_with_an_in_batch_episode_is_compared_with_its_state(train
     assert any("episode-1, which in-batch negatives alone trained" in line for line in page.verdict.details)
 
 
-def test_without_the_collection_or_where_that_state_is_kept_nothing_is_compared(trained, tmp_path):
+def test_without_the_collection_or_where_no_later_state_is_kept_nothing_is_compared(trained, tmp_path):
     copied = shutil.copytree(trained, tmp_path / "copy")
     (copied / "places.json").unlink()
     assert in_batch(opened_at(copied)) is None
-    opened = opened_at(trained)
-    opened.__dict__["results"] = opened.results | {"kept": {"state": "episode-1"}}
-    assert in_batch(opened) is None
+    for kept in ("episode-1", "untrained"):  # neither has seen a mined negative
+        opened = opened_at(trained)
+        opened.__dict__["results"] = opened.results | {"kept": {"state": kept}}
+        assert in_batch(opened) is None
 
 
 def test_a_model_of_an_in_batch_experiment_is_known_as_the_start(world, tmp_path):
@@ -121,3 +126,27 @@ def test_a_model_of_an_in_batch_experiment_is_known_as_the_start(world, tmp_path
     assert not started_in_batch(other)
     shutil.rmtree(warm)
     assert in_batch(opened_at(mined)) is None
+
+
+def test_an_episode_in_the_batch_has_no_pool_that_overlaps_or_swings(trained):
+    """Its pool is empty, so 0 would say that no training negative was met, and that none swung."""
+    opened = opened_at(trained)
+    assert not len(opened.pools["episode 1"].passage_rows)
+    assert set(overlap_table(opened).column("state")) == {"final"}
+    lists = dict(mined_lists(opened))
+    three = {f"episode {i}": one for i, one in enumerate([*lists.values(), *lists.values()][:3], 1)}
+    opened.kept["lists of query"] = three
+    pools = list(opened.pools.values())
+    opened.__dict__["pools"] = dict(zip(three, [pools[0], pools[1], pools[1]], strict=True))
+    assert set(swing_table(opened).column("of")) == {"candidates"}
+
+
+def test_negatives_of_a_pool_are_not_called_those_of_training(trained):
+    """A pool has many negatives of a query, and steps draw a few of them."""
+    opened = opened_at(trained)
+    drawn = {tuple(line.split("\t")[2:4]) for line in (trained / "margins.tsv").read_text().splitlines()}
+    pool = opened.pools["episode 2"]
+    assert len(drawn) < len(pool.passage_rows)
+    said = [*informative_table(opened).column("negatives"), *forgotten_table(opened).columns]
+    assert "in the pool, after training drew from it" in said
+    assert not any("trained on" in one for one in said)

@@ -60,7 +60,7 @@ def trajectories_table(opened: Opened) -> Table:
 
 
 def forgotten_table(opened: Opened) -> Table:
-    """The training queries that fell most between two states, with what they were trained on then."""
+    """The training queries that fell most between two states, with negatives that steps could draw then."""
     rows, ranks = ranks_of(opened)
     collection = opened.data_here.collection
     falls: list[tuple[float, int, str, str]] = []
@@ -77,7 +77,7 @@ def forgotten_table(opened: Opened) -> Table:
             "to": shown(after),
             "rank before": rank_of(ranks[before][i]),
             "rank after": rank_of(ranks[after][i]),
-            "trained on": trained_on(opened, after, row),
+            "in the pool": in_the_pool(opened, after, row),
         }
         for _, i, before, after in sorted(falls)[:LISTED]
         for row in [int(rows[i])]
@@ -89,8 +89,8 @@ def rank_of(reciprocal: float) -> int | None:
     return round(1 / float(reciprocal)) if reciprocal > 0 else None
 
 
-def trained_on(opened: Opened, state: str, query_row: int, most: int = 5) -> str:
-    """The first negatives of a query in the pool that a state was trained on last, as ids with their sources."""
+def in_the_pool(opened: Opened, state: str, query_row: int, most: int = 5) -> str:
+    """The first negatives of a query in the pool that steps before a state drew from, as ids with sources."""
     record = opened.state(state)
     pool = opened.pool_at(record.pool) if record is not None else None
     if pool is None:

@@ -120,8 +120,9 @@ def swing_table(opened: Opened) -> Table:
     if len(query) < FEWEST_FOR_SWING:
         raise NotRecorded("Swing needs three episodes or more: in, out, and in again.")
     found = {"candidates": swung(opened)}
-    if len(opened.pools) >= FEWEST_FOR_SWING:
-        found["pools (drawn by chance)"] = swing(opened.pools)
+    pools = {name: pool for name, pool in opened.pools.items() if len(pool.passage_rows)}  # not those in the batch
+    if len(pools) >= FEWEST_FOR_SWING:
+        found["pools (drawn by chance)"] = swing(pools)
     return Table.of(
         {"of": name, "class": CLASSES[at] if at < len(CLASSES) else None, **row}
         for name, one in found.items()
@@ -159,10 +160,10 @@ def swing_cases_table(opened: Opened) -> Table:
 
 
 def informative_table(opened: Opened) -> Table:
-    """Shares of negatives among a query's first 100: those trained on, and in-batch negatives."""
+    """Shares of negatives among a query's first 100: those of pools that steps drew from, and of the batch."""
     found = opened.results.get("informative") or kept_shares(opened)
     rows = [
-        {"negatives": "trained on, after training on them", "state": shown(name), "share": share}
+        {"negatives": "in the pool, after training drew from it", "state": shown(name), "share": share}
         for name, share in found.items()
     ]
     for name, lists in lists_or_none(opened, "query").items():

@@ -103,7 +103,7 @@ def breakdown_table(opened: Opened) -> Table:
 
 
 def trained_breakdown_table(opened: Opened) -> Table:
-    """The mean change of training queries by the source of the negatives that they were trained on."""
+    """The mean change of training queries by the source of their negatives in the pools."""
     if not opened.pools:
         raise NotRecorded(
             "No pool of negatives is here: the recipe takes them anew at every step, or they are gone."

@@ -94,7 +94,7 @@ def overlap_table(opened: Opened) -> Table:
         pool = opened.pool_at(state.pool)
         for split, qrels in judged.items():
             run = opened.run(state, split)
-            if pool is None or run is None:
+            if pool is None or run is None or not len(pool.passage_rows):  # in-batch negatives are in no pool
                 continue
             share = training_overlap(run, pool, positives=qrels.positives(), depth=DEPTH)
             rows.append({"split": split, "state": shown(state.name), "share": float(np.nanmean(share))})

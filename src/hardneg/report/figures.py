@@ -160,9 +160,10 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "forgotten_queries",
         "Forgetting",
         "Queries forgotten most",
-        "The training queries that fell most between two states, and the negatives they were trained on then.",
+        "The training queries that fell most between two states, and the first negatives of the pool that their"
+        " steps drew from then; few of a large pool are drawn.",
         forgetting.forgotten_table,
-        texts=("text", "trained on"),
+        texts=("text", "in the pool"),
     ),
     Figure(
         "composition",
@@ -222,8 +223,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "informative",
         "Negatives",
         "Informative negatives",
-        "Shares of negatives among a query's first 100 hits (ANCE, Section 6.3): of those that training used,"
-        " after it used them; and of in-batch negatives, expected over all batches.",
+        "Shares of negatives among a query's first 100 hits (ANCE, Section 6.3): of all those in the pool, after"
+        " training drew some of them; and of in-batch negatives, expected over all batches.",
         negatives.informative_table,
         charts.informative_chart,
     ),
@@ -231,7 +232,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "overlap",
         "Negatives",
         "Test's first hits among training negatives",
-        "The share of the first 100 irrelevant hits of judged queries that were a negative of any training query.",
+        "The share of the first 100 irrelevant hits of judged queries that are a negative of any training query in"
+        " the pool, whether or not a step drew it.",
         scores.overlap_table,
         charts.overlap_chart,
     ),
@@ -376,8 +378,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "breakdown_by_source",
         "Where it got better or worse",
         "Training queries by the source of their negatives",
-        "The mean change of RR@100 from the first to the last state, by the source of most of the negatives that a"
-        " query was trained on. If it is the same for all queries, by the share of each source.",
+        "The mean change of RR@100 from the first to the last state, by the source of most of a query's negatives"
+        " in the pools. If it is the same for all queries, by the share of each source.",
         queries.trained_breakdown_table,
         charts.breakdown_chart,
     ),
@@ -459,7 +461,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "cost_summary",
         "Time and cost",
         "Cost of the whole",
-        "As the papers count it (ANCE-Tele, Table 6): training, refreshing of negatives, and both together.",
+        "In the terms of the papers (ANCE-Tele, Table 6): training, refreshing of negatives, and both together."
+        " But refreshing has all encoding and searching here, that for measuring states included.",
         results.cost_summary_table,
     ),
     Figure(

@@ -36,7 +36,7 @@ def in_batch(opened: Opened) -> Beside | None:
     if state is None and started_in_batch(opened):
         state, called = UNTRAINED, "the model it started from, which in-batch negatives alone trained"
     measure = rows[0]["measure"]
-    if state is None or not {state, FINAL} <= set(found) or opened.results.get("kept", {}).get("state") == state:
+    if state is None or not {state, FINAL} <= set(found) or not kept_after(opened, state):
         return None
     known = {"a": FINAL, "b": state, "measure": measure}
     for row in rows:  # the tests of the experiment itself
@@ -48,6 +48,13 @@ def in_batch(opened: Opened) -> Beside | None:
     return Beside(
         called, {**known, "difference": float((values - others).mean()), "interval": [low, high], "p": p}
     )
+
+
+def kept_after(opened: Opened, state: str) -> bool:
+    """Whether the state that is kept came later in training than ``state``, and so saw other negatives, too."""
+    kept = opened.results.get("kept", {}).get("state")
+    names = [one.name for one in opened.states]
+    return kept is None or kept not in names or state not in names or names.index(kept) > names.index(state)
 
 
 def state_within(opened: Opened) -> str | None:
