@@ -138,6 +138,18 @@ def test_tables_name_the_passages_that_dev_was_judged_among(copied):
     assert set(drawn["measured"].table.column("split")) == {"dev (among BM25's first 50)"}
 
 
+def test_the_verdict_says_if_dev_chose_what_it_measures():
+    """The best of many equal states is above the untrained model on the queries that chose it."""
+    told = results(
+        comparison(0.1, 0.01), kept={"state": "step-8", "of": {"untrained": 0.3, "step-8": 0.5, "last": 0.4}}
+    )
+    told["dev"] = told["test"]
+    assert any("best of 3 states" in line for line in verdict(told | {"compared_on": "dev"}).advice)
+    assert not any("best of" in line for line in verdict(told).advice)  # test chose nothing
+    last = told["kept"] | {"state": "last"}
+    assert not any("best of" in line for line in verdict(told | {"compared_on": "dev", "kept": last}).advice)
+
+
 def test_a_ranker_is_judged_against_what_it_re_ranks():
     told = results(comparison(0.3, 0.001), comparison(-0.1, 0.01, against="bm25"), reranked={"first": "bm25"})
     found = verdict(told)

@@ -165,7 +165,7 @@ def _advice(
 ) -> list[str]:
     """What to do next, the most useful first."""
     kept = results.get("kept", {})
-    found = [*_of_training(rows, kept), *_of_baseline(results, rows)]
+    found = [*_of_training(rows, kept), *_of_baseline(results, rows), *_of_choice(results, kept)]
     if queries is not None and queries < FEW_QUERIES and _kind(rows[0]) == "unsure":
         found.append(f"Measure on more queries: with {queries:,}, only large differences can be told from chance.")
     if dev_passages and results.get("compared_on") == "dev":
@@ -214,6 +214,18 @@ def _of_training(rows: list[Any], kept: Mapping[str, Any]) -> list[str]:
             f"Set keep=best: on dev, {best} was better ({dev[best]:.3f}) than the last state ({dev[last]:.3f})."
         ]
     return []
+
+
+def _of_choice(results: Mapping[str, Any], kept: Mapping[str, Any]) -> list[str]:
+    """What to do if the queries that measure the final model also chose it: its tests then say too much."""
+    of = kept.get("of", {})
+    state = kept.get("state")
+    if results.get("compared_on") != "dev" or len(of) < 3 or state in (None, LAST):
+        return []
+    return [
+        f"Give a test split: dev chose the best of {len(of)} states and measures it, too, so its figures are a"
+        " little too high and p is too low."
+    ]
 
 
 def _of_baseline(results: Mapping[str, Any], rows: list[Any]) -> list[str]:
