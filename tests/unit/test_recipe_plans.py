@@ -13,7 +13,7 @@ from hardneg.models.loading import load_encoder
 from hardneg.models.rankers import save_ranker
 from hardneg.models.source import ModelSource
 from hardneg.negatives.pool import empty_pool
-from hardneg.recipes import estimate, stages, star
+from hardneg.recipes import estimate, stages, star, warmup
 from hardneg.recipes import microbenchmarks as timing
 from hardneg.recipes.adore import recipe as adore
 from hardneg.recipes.ance import recipe as ance
@@ -48,6 +48,14 @@ def world(world):
 def work_of(world):
     """A function that gives the work that a recipe plans."""
     return lambda recipe, **changes: recipe.plan(recipe.settings(**(COMMON | changes)), world[0], world[1]["tied"])
+
+
+def test_the_best_and_the_last_state_take_disk_besides_the_model(work_of):
+    changes = {"steps": [12], "measure_every": 4, "dev_queries": None}
+    last, best = (work_of(warmup.RECIPE, keep=keep, **changes) for keep in ("last", "best"))
+    assert best.passed > 0
+    assert (last.models, best.models) == (0, 2)
+    assert work_of(warmup.RECIPE, keep="best", steps=[12]).models == 1  # no state within an episode is measured
 
 
 def kept_besides(work, encoder):

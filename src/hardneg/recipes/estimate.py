@@ -178,6 +178,7 @@ def work_of(
         store_dtype=settings.store_dtype,
         precision=settings.precision,
         passage_length=settings.train_passage_length,
+        models=(1 + bool(passed)) * (settings.keep == "best"),  # the last state, and the best within an episode
         passed=passed,
         examined=not judged,
         mined_pools=mined or len(episodes),
