@@ -200,6 +200,13 @@ def test_ids_with_blanks_cost_the_run_files_not_the_experiment(runs, tmp_path, c
     assert not list((tmp_path / "runs").glob("*"))
 
 
+def test_a_card_does_not_say_that_untrained_weights_were_trained(data, seen):
+    kept = {"state": "untrained", "step": 0}
+    card = model_card("A retriever trained by X.", data, summarize(seen, seed=0) | {"kept": kept}, {"steps": 7})
+    assert card.startswith("**These are the weights of the untrained model.**")
+    assert "## Training\n" not in card
+
+
 def test_a_model_card_has_data_results_and_settings(data, seen):
     results = summarize(seen, seed=0)
     card = model_card("A retriever.", data, results, {"steps": 7, "dim": None, "towers": "tied"})

@@ -8,14 +8,17 @@ from typing import Any
 
 from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.choice import sentence, warning
-from hardneg.experiment.names import FINAL, few_of_dev, shown
+from hardneg.experiment.names import FINAL, UNTRAINED, few_of_dev, shown
 from hardneg.shown import counted
 
 
 def model_card(about: str, data: TrainingData, results: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     """The part of a model card about training data, results and settings, as Markdown."""
     collection = data.collection
+    untrained = results.get("kept", {}).get("state") == UNTRAINED
+    said = "**These are the weights of the untrained model.** The training that was tried, and is not in them:"
     lines = [
+        *([said, ""] if untrained else []),
         about,
         "",
         f"Training data: {counted(len(data.train), 'query')} over {counted(collection.n_passages, 'passage')}"
@@ -41,7 +44,9 @@ def model_card(about: str, data: TrainingData, results: Mapping[str, Any], setti
             *(f"| {' | '.join(row)} |" for row in table),
         ]
     named = [f"{name} = {json.dumps(value)}" for name, value in settings.items() if value is not None]
-    return "\n".join([*lines, "", "## Training", "", "```toml", *named, "```"])
+    return "\n".join(
+        [*lines, "", "## Training that was tried" if untrained else "## Training", "", "```toml", *named, "```"]
+    )
 
 
 def among_of(split: str, results: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
