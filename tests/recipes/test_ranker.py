@@ -148,7 +148,7 @@ def test_states_are_measured_by_what_they_rerank(whole, world):
     ]
     for split, line in zip(("dev", "test"), lines, strict=True):
         worse = whole.results[split]["final"]["RR@10"] < whole.results[split]["bm25"]["RR@10"]
-        assert ("WORSE THAN NO RE-RANKING" in line) == worse
+        assert ("lower than without re-ranking" in line) == worse
     assert gain_lines({"dev": {}}) == []
     spaces = world.collection.query_ids, world.collection.passage_ids
     kept = read_run(whole.path / "runs/final.test.trec.gz", *spaces, collection=world.collection.digest)
@@ -234,6 +234,22 @@ def test_the_preset_mixes_random_passages_in(execute):
 def test_a_ranker_is_trained_further(execute, whole):
     done = execute(model=whole.path / "model", steps=2)
     assert done.results["dev"]["untrained"] == pytest.approx(whole.results["dev"]["final"])
+
+
+@pytest.mark.parametrize("classifier", [False, True])
+def test_pairs_of_a_preset_are_no_longer_than_the_model_takes(execute, whole, world, capsys, classifier):
+    asked = whole.path / "model" if classifier else world.calm
+    longest = load_ranker(asked).settings.max_length if classifier else new_ranker_of(asked).tower.longest
+    made = execute(model=asked, max_length=8192, steps=1, keep="last", progress=True)
+    assert load_ranker(made.path / "model").settings.max_length == longest
+    said = capsys.readouterr().err
+    assert said.count(f"it takes pairs of {longest} tokens, not of 8192") == 1
+    assert said.count("with a new head") == (not classifier)
+
+
+def new_ranker_of(model):
+    """A ranker that begins with a model, of the length that it takes."""
+    return new_ranker(ModelSource.at(model), seed=0)
 
 
 def test_what_cannot_be_is_refused(world, tmp_path):

@@ -38,7 +38,7 @@ def test_composition_by_hand():
         [0, 1, 1, 1, 1],
     ]
     assert found.shares()[2].tolist() == pytest.approx([0, 1 / 3, 2 / 3, 0, 0])
-    assert found.rows()[-1] == {"list": "2 query", "met": "other", "entries": 1, "share": 0.25}
+    assert found.rows()[-1] == {"list": "2 query", "first in": "other", "entries": 1, "share": 0.25}
 
 
 @pytest.mark.parametrize("block", [1, 40, 1 << 19])

@@ -329,16 +329,16 @@ def test_composition_begins_with_bm25(finished):
     _, drawn = finished
     candidates, pools = drawn["composition"].table, drawn["composition_of_pools"].table
     for table in (candidates, pools):
-        assert "BM25" in table.column("met")
+        assert "BM25" in table.column("first in")
         assert "BM25" not in table.column("list")
         for name in set(table.column("list")):
             assert sum(table.where(list=name).column("share")) == pytest.approx(1)
     assert set(pools.column("list")) == {f"episode {i}" for i in (1, 2, 3, 4)}
-    first = set(candidates.where(list="episode 1 query").column("met"))
+    first = set(candidates.where(list="episode 1 query").column("first in"))
     assert first == {"BM25", "episode 1 query"}
     new = drawn["new_negatives"].table
     counted = sum(
-        row["entries"] for row in candidates.where(list="episode 1 query").records() if row["met"] != "BM25"
+        row["entries"] for row in candidates.where(list="episode 1 query").records() if row["first in"] != "BM25"
     )
     assert new.column("new")[0] == counted
 
@@ -346,7 +346,7 @@ def test_composition_begins_with_bm25(finished):
 def test_without_bm25s_lists_an_episode_is_met_first(copied):
     shutil.rmtree(copied / "bm25")
     _, drawn = drawn_of(copied, "composition")
-    assert "BM25" not in drawn["composition"].table.column("met")
+    assert "BM25" not in drawn["composition"].table.column("first in")
     assert drawn["composition"].table.where(list="episode 1 query").column("share") == [1.0]
 
 

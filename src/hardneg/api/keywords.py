@@ -463,7 +463,7 @@ class Ar2Keywords(Keywords, total=False):
     ranker_micro_queries: int | None
     """As `micro_queries`, for the ranker."""
     ranker_max_length: int | None
-    """Tokens of a query and a passage together, for the ranker."""
+    """Tokens of a query and a passage together, for the ranker, at most as many as it takes."""
     ranker_query_length: int | None
     """Tokens of a query, for the ranker."""
     first_ranker_epochs: float | None
@@ -500,7 +500,7 @@ class RankerTrainingKeywords(Keywords, total=False):
     loss: Literal["cross_entropy", "bce"]
     """`cross_entropy` over a query's passages, or `bce`, each passage by itself."""
     max_length: int | None
-    """Tokens of a query and a passage together. Only the passage is cut."""
+    """Tokens of a query and a passage together, at most as many as the model takes. Only the passage is cut."""
     epochs: float
     """How often training goes through all training queries. `steps` wins over it."""
     steps: int | None

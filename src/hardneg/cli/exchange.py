@@ -76,6 +76,8 @@ def import_command(
     facts = found.as_json()
     if not as_json:  # people read the faults below, on stderr
         del facts["lines"]
+        if not found.faults:
+            facts["next"] = "the same command with --to FOLDER in place of --check"
     show_result(facts, as_json, facts_table)
     if found.faults:
         raise Faults(found.faults)

@@ -90,7 +90,7 @@ def comparison_table(rows: Sequence[Mapping[str, Any]]) -> str:
         "losses",
         "overlap",
     ]
-    titles = {"interval": "95 % interval", "p_t": "p t", "p_holm": "p holm", "overlap": "overlap@100"}
+    titles = {"interval": "95 % interval", "p_t": "p (t-test)", "p_holm": "p (Holm)", "overlap": "overlap@100"}
     names = {row[side] for row in rows for side in "ab"}
     common = os.path.commonpath([os.path.dirname(os.path.abspath(name)) for name in names])
 
@@ -241,6 +241,8 @@ def inspection_text(found: Mapping[str, Any], most: int) -> str:
         lines.append(passage_line(f"- {source}{rank}, episode {negative['episode']},", negative))
     if (left := len(found["negatives"]) - most) > 0:
         lines.append(f"  ... and {left} more")
+    if not found["negatives"]:
+        lines.append("  no negative: none is in the pool for this query")
     return "\n".join(lines)
 
 

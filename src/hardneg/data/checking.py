@@ -68,9 +68,9 @@ class Kind:
 
 @dataclass
 class Findings:
-    """All faults found so far, by file and code."""
+    """All faults found so far, by file, code, and whether a query's text is empty."""
 
-    kinds: dict[tuple[str, str], Kind] = field(default_factory=dict)
+    kinds: dict[tuple[str, str, bool], Kind] = field(default_factory=dict)
     seen: set[int] = field(default_factory=set)
 
     def add(self, fault: InputError, count: int = 1) -> None:
@@ -80,8 +80,11 @@ class Findings:
             return
         if len(self.seen) < REMEMBERED:
             self.seen.add(told)
-        key = (str(fault.path), fault.code)
-        if fault.code == "EMPTY_FILE" and any(path == key[0] for path, _ in self.kinds):
+        of_query = fault.code == "EMPTY_TEXT" and fault.what.startswith(
+            ("the text of a query", "the text of query")
+        )
+        key = (str(fault.path), fault.code, of_query)
+        if fault.code == "EMPTY_FILE" and any(known[0] == key[0] for known in self.kinds):
             return  # its records are faulty, so none was left
         kind = self.kinds.setdefault(key, Kind(fault))
         if kind.count:
@@ -94,7 +97,7 @@ class Findings:
 
     def told(self) -> list[InputError]:
         """One fault for each file and code; faults of the same file are in the order of their first lines."""
-        files = {path: place for place, path in enumerate(dict.fromkeys(path for path, _ in self.kinds))}
+        files = {path: place for place, path in enumerate(dict.fromkeys(key[0] for key in self.kinds))}
         order = sorted(self.kinds, key=lambda key: (files[key[0]], self.kinds[key].first.line or 0))
         return [self.kinds[key].told() for key in order]
 

@@ -55,7 +55,7 @@ class Composition:
         return [
             {
                 "list": self.names[i],
-                "met": self.met[j],
+                "first in": self.met[j],
                 "entries": int(self.entries[i, j]),
                 "share": float(shares[i, j]),
             }

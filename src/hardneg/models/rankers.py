@@ -136,10 +136,11 @@ def new_ranker(source: ModelSource, *, seed: int, **overrides: Any) -> CrossEnco
         head.draw(seed, float(getattr(tower.transformer.config, "initializer_range", 0.02)))
         pooler = _take_pooler(head, folder, source)
         _set_labels(tower)
+        settings = replace(RankerSettings(max_length=tower.longest), **overrides)
+        ranker = CrossEncoder(settings, tower).to(device).eval()
         kept = " behind its own pooler" if pooler else ""
         say(f"ranker: {found.name} with a new head{kept}, drawn from seed {seed}: it must be trained")
-        settings = replace(RankerSettings(max_length=tower.longest), **overrides)
-        return CrossEncoder(settings, tower).to(device).eval()
+        return ranker
 
 
 def _stored_head(tower: Tower, folder: Path, source: ModelSource) -> PairHead:

@@ -326,8 +326,13 @@ MEANINGS: dict[str, Meaning] = {
     "search_query_length": Meaning(
         "Length of queries in search and on test, where it differs from training. None: `query_length`.", "tokens"
     ),
-    "max_length": Meaning("Tokens of a query and a passage together. Only the passage is cut.", "tokens"),
-    "ranker_max_length": Meaning("Tokens of a query and a passage together, for the ranker.", "tokens"),
+    "max_length": Meaning(
+        "Tokens of a query and a passage together, at most as many as the model takes. Only the passage is cut.",
+        "tokens",
+    ),
+    "ranker_max_length": Meaning(
+        "Tokens of a query and a passage together, for the ranker, at most as many as it takes.", "tokens"
+    ),
     "ranker_query_length": Meaning("Tokens of a query, for the ranker.", "tokens"),
     "use_titles": Meaning("Whether a passage's title stands before its text."),
     "title_join": Meaning("What stands between title and text: a separator token (`sep`) or a `space`."),

@@ -40,6 +40,7 @@ from hardneg.recipes.estimate import CostModel, work_of
 from hardneg.recipes.measured_states import DevEvaluator, MeasuredStage
 from hardneg.recipes.settings import Episode, MiningSettings, Recipe
 from hardneg.recipes.stages import FIRST, LAST, MEASURE, MINE, RANKING
+from hardneg.recipes.starting_ranker import as_long_as_it_takes
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import Run
 from hardneg.search.bm25 import bm25_run
@@ -123,11 +124,13 @@ def fresh_ranker(source: ModelSource, settings: RankerTraining) -> CrossEncoder:
         what = "a second model is given for the passages, and a ranker reads both sides in one"
         raise SettingsError("TWO_MODELS", what, "leave it out")
     try:
-        ranker = open_ranker(dataclasses.replace(source, ranker=source.model), **settings.ranker_overrides)
+        given = partial(open_ranker, dataclasses.replace(source, ranker=source.model))
+        ranker = as_long_as_it_takes(given, settings.ranker_overrides)
     except SettingsError as fault:
         if fault.code != "NOT_A_RANKER":
             raise
-        ranker = new_ranker(source, seed=settings.seed, **settings.ranker_overrides)
+        fresh = partial(new_ranker, source, seed=settings.seed)
+        ranker = as_long_as_it_takes(fresh, settings.ranker_overrides)
     if settings.reinit_layers:
         reinitialize(ranker.tower.transformer, settings.reinit_layers, seed=settings.reinit_seed)
     return ranker

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from hardneg.errors import SettingsError
 from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.rankers import new_ranker, open_ranker
 from hardneg.models.source import ModelSource
+from hardneg.process.progress import say
 
 
 @dataclass(frozen=True)
@@ -38,5 +41,24 @@ def starting_ranker(source: ModelSource, overrides: Mapping[str, Any], *, seed: 
     SettingsError : the named model is no cross-encoder with one label, or a setting does not fit it.
     """
     if source.ranker is None:
-        return StartingRanker(new_ranker(source, seed=seed, **overrides), is_new=True)
-    return StartingRanker(open_ranker(source, **overrides), is_new=False)
+        return StartingRanker(as_long_as_it_takes(partial(new_ranker, source, seed=seed), overrides), is_new=True)
+    return StartingRanker(as_long_as_it_takes(partial(open_ranker, source), overrides), is_new=False)
+
+
+def as_long_as_it_takes(load: Callable[..., CrossEncoder], overrides: Mapping[str, Any]) -> CrossEncoder:
+    """Load a ranker; if its pairs would be longer than it takes, it keeps its own length, and a line says so.
+
+    A preset names one length for all models.
+
+    Parameters
+    ----------
+    load : loads it with fields of :class:`~hardneg.models.cross_encoder.RankerSettings`.
+    """
+    try:
+        return load(**overrides)
+    except SettingsError as fault:
+        if fault.code != "TOO_LONG" or "max_length" not in overrides:
+            raise
+    ranker = load(**{name: value for name, value in overrides.items() if name != "max_length"})
+    say(f"ranker: it takes pairs of {ranker.settings.max_length} tokens, not of {overrides['max_length']}")
+    return ranker

@@ -60,7 +60,9 @@ class Warmup(GroupSettings):
             sources_of(mixture)
         if self.bounds and self.filter_by == "miner":
             what = f"{', '.join(self.bounds)} on negatives that no model scores"
-            raise SettingsError("NO_MARGIN", what, "give --filter-by M, set filter_by = start, or leave them out")
+            them = "it" if len(self.bounds) == 1 else "them"
+            fix = f"give --filter-by M, set filter_by = start, or leave {them} out"
+            raise SettingsError("NO_MARGIN", what, fix)
 
     def check_pool(self, given: bool) -> None:
         """Refuse also given negatives if no mixture uses them, and a mixture with ``file`` if none are given."""

@@ -135,7 +135,7 @@ def trajectories_chart(table: Table) -> Chart:
 
 def composition_chart(table: Table) -> Chart:
     """The shares of each list by first encounter."""
-    return stacked(table, y="list", x="share", by="met")
+    return stacked(table, y="list", x="share", by="first in")
 
 
 def new_chart(table: Table) -> Chart:
