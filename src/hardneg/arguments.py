@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from hardneg.errors import Faults, HardnegError, SettingsError
+from hardneg.surroundings import own_surroundings
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,7 +34,8 @@ CALLED = {"prepare": "train"}  # a function that checks arguments -> the public 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Make a function refuse arguments that do not fit its annotations.
 
-    The function gets Python's numbers in place of numpy's, which JSON does not take.
+    The function gets Python's numbers in place of numpy's, which JSON does not take, and works in surroundings of
+    its own (:func:`~hardneg.surroundings.own_surroundings`).
 
     Raises
     ------
@@ -58,7 +60,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
                 faults.append(refusal(f"{of}: {name}", value, hint))
         if faults:
             raise faults[0] if len(faults) == 1 else Faults(faults)
-        return function(*map(plain, args), **{name: plain(value) for name, value in kwargs.items()})
+        with own_surroundings():
+            return function(*map(plain, args), **{name: plain(value) for name, value in kwargs.items()})
 
     return call
 

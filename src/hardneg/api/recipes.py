@@ -15,6 +15,7 @@ from hardneg.errors import SettingsError
 from hardneg.process.progress import showing
 from hardneg.recipes.catalogue import CATALOGUE
 from hardneg.recipes.settings import Recipe, TrainingSettings
+from hardneg.surroundings import kept_draws
 
 RECIPES: dict[str, Recipe] = {facts.name: importlib.import_module(facts.home).RECIPE for facts in CATALOGUE}
 
@@ -45,7 +46,8 @@ def plan(
     **options: Any,
 ) -> dict[str, Any]:
     """What a recipe would do with the arguments of :func:`train`; see :func:`~hardneg.api.train.plan`."""
-    return training.plan(recipe_named(recipe), data, model, out, estimate=estimate, devices=devices, **options)
+    with kept_draws():
+        return training.plan(recipe_named(recipe), data, model, out, estimate=estimate, devices=devices, **options)
 
 
 @checked
@@ -100,7 +102,7 @@ def train(recipe: str, data: Data, model: Place, out: Place, **options: Any) -> 
     NumericError : a loss or gradient was not finite.
     TrustError : a model or an index would have to be read from a pickle.
     """
-    with showing(options.get("progress")):
+    with showing(options.get("progress")), kept_draws():
         return Results(training.train_seeds(training.prepare(recipe_named(recipe), data, model, out, **options)))
 
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from hardneg.process.distributed import apart
+from hardneg.surroundings import own_surroundings
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -20,7 +21,7 @@ def one_at_a_time(
 
     @functools.wraps(method)
     def call(self: Any, *args: P.args, **kwargs: P.kwargs) -> T:
-        with self.lock:
+        with self.lock, own_surroundings():
             return method(self, *args, **kwargs)
 
     return call
@@ -36,7 +37,7 @@ class opened_once(cached_property[T]):  # noqa: N801  # it stands where ``cached
     def __get__(self, instance: Any, owner: type[Any] | None = None) -> Any:
         if instance is None:
             return self
-        with instance.lock:
+        with instance.lock, own_surroundings():
             kept = self.attrname in instance.__dict__
             found = super().__get__(instance, owner)
             if not kept and apart():

@@ -1,0 +1,59 @@
+"""What a caller's program has set in torch for its own work, and what must not reach ours. Loads no torch.
+
+A call from a block of ``torch.autocast`` would make other vectors, which the cache would then give to everybody.
+One from a block without gradients could not train. Commands and processes of ours have none of this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+
+def _torch() -> Any:
+    """The loaded torch; None where it is not loaded, or not yet whole."""
+    torch = sys.modules.get("torch")
+    return torch if hasattr(torch, "get_default_device") else None
+
+
+@contextlib.contextmanager
+def own_surroundings() -> Iterator[None]:
+    """Work in the block as in a fresh program: with gradients, no autocast, in float32, on the CPU by default.
+
+    Afterwards all is as the caller has set it. Only what differs is changed.
+    """
+    torch = _torch()
+    if torch is None:
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        if torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(False))
+        if not torch.is_grad_enabled():
+            stack.enter_context(torch.enable_grad())
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        if (dtype := torch.get_default_dtype()) != torch.float32:
+            stack.callback(torch.set_default_dtype, dtype)
+            torch.set_default_dtype(torch.float32)
+        if torch.get_default_device().type != "cpu":
+            stack.enter_context(torch.device("cpu"))
+        yield
+
+
+@contextlib.contextmanager
+def kept_draws() -> Iterator[None]:
+    """Leave torch's random numbers as the caller had them: the block may seed them for its own draws."""
+    import torch
+
+    drawn = torch.get_rng_state()
+    on_cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    try:
+        yield
+    finally:
+        torch.set_rng_state(drawn)
+        if on_cuda is not None:
+            torch.cuda.set_rng_state_all(on_cuda)

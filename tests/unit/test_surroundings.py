@@ -1,0 +1,110 @@
+"""What a caller has set in torch does not reach our work, and our work leaves it as it was."""
+
+import contextlib
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+import hardneg as hn
+from worlds.small_trainings import train_small
+from worlds.tiny_world import one_thread  # noqa: F401
+
+BLOCKS = {
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+}
+
+
+@contextlib.contextmanager
+def in_float64():
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+BLOCKS["float64"] = in_float64
+
+
+def surroundings():
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.get_default_dtype(),
+    )
+
+
+def found(world, cache, *, held):
+    if not held:
+        return hn.search_text(world.collection, "bade", model=world.model, cache=cache)
+    with hn.open_searcher(world.collection, world.model, cache=cache) as searcher:
+        return searcher.search("bade", k=5)
+
+
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_search_finds_the_same(world, in_float32, name, held, tmp_path):
+    expected = found(world, tmp_path / "usual", held=held)
+    with BLOCKS[name]():
+        before = surroundings()
+        assert found(world, tmp_path / "other", held=held) == expected
+        assert surroundings() == before
+    assert found(world, tmp_path / "other", held=held) == expected, "the cache holds the same vectors"
+
+
+@pytest.mark.parametrize("method", ["search_texts", "search_queries"])
+def test_an_open_retriever_finds_the_same(world, in_float32, method):
+    asked = ["bade"] if method == "search_texts" else np.array([3], np.int32)
+    with hn.open_retriever(world.collection, world.model) as retriever:
+        expected = getattr(retriever, method)(asked, 5)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert getattr(retriever, method)(asked, 5).scores.tolist() == expected.scores.tolist()
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_training_is_the_same(world, name, tmp_path):
+    expected = train_small("star", world, tmp_path / "usual", head="ance")
+    with BLOCKS[name]():
+        before = surroundings()
+        results = train_small("star", world, tmp_path / "other", head="ance")
+        assert surroundings() == before
+    assert results["test"] == expected["test"]
+
+
+def test_a_ranker_is_trained_in_float32(world, tmp_path):
+    with in_float64():
+        train_small("ranker", world, tmp_path / "exp")
+
+
+def test_training_leaves_the_random_numbers_of_the_caller(world, tmp_path):
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    train_small("star", world, tmp_path / "exp")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_estimate_leaves_them_too(world):
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    options = {"estimate": True, "device": "cpu", "precision": "float32", "steps": 2}
+    hn.plan("star", world.collection, world.model, **options)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_thread_of_the_caller_keeps_its_own(world):
+    kept = []
+
+    def work():
+        with torch.no_grad():
+            hn.search_text(world.collection, "bade", model=world.model)
+            kept.append(torch.is_grad_enabled())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert kept == [False]
