@@ -22,7 +22,8 @@ from hardneg.process.hardware import Precision
 from hardneg.process.progress import Tick, silent
 from hardneg.records import Float32, Int32, Int64, Run, offsets_of, spans, take_spans
 from hardneg.search.retriever import Retriever
-from hardneg.search.runs import check_request
+from hardneg.search.runs import check_request, check_rows, check_texts
+from hardneg.surroundings import own_surroundings
 
 BLOCK = 1 << 18  # hits that are looked at together
 PAIRS = 1 << 13  # pairs whose vectors are held together
@@ -332,15 +333,17 @@ class RerankedRetriever:
 
     def search_queries(self, query_rows: Int32, k: int) -> Run:
         """The run of these queries of the collection, ``k`` deep; see :func:`rerank`."""
+        check_rows(query_rows, self.collection.n_queries)
         run = in_file_order(self.first.search_queries(query_rows, max(k, self.depth)), self.id_rank)
         ids = self.collection.query_ids
-        with self.lock:
+        with self.lock, own_surroundings():
             return self._reranked(run, self.scorer, lambda row: f"query {ids[row]}").cut(k)
 
     def search_texts(self, texts: Sequence[str], k: int) -> Run:
         """The run of texts that are no queries of the collection; its query rows count from 0."""
+        check_texts(texts)
         run = self.first.search_texts(texts, max(k, self.depth))
-        with self.lock:
+        with self.lock, own_surroundings():
             return self._reranked(run, self.scorer.of_texts(texts), lambda row: f"text {row + 1}").cut(k)
 
     @cached_property

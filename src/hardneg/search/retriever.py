@@ -28,7 +28,7 @@ from hardneg.search.encoding import Encoding, encode_side
 from hardneg.search.locked import one_at_a_time, opened_once
 from hardneg.search.parts import SharedIndex
 from hardneg.search.retrieve import Index, StoredIndex, dot_products, index_run
-from hardneg.search.runs import KIND, load_run, save_run
+from hardneg.search.runs import KIND, check_rows, check_texts, load_run, save_run
 from hardneg.search.vectors import as_tensor
 from hardneg.storage.artifacts import digest_json, is_current, is_published, read_manifest
 
@@ -161,6 +161,7 @@ class Retriever:
         ----------
         as_trained : queries are as long as training steps read them, not as long as search does.
         """
+        check_rows(query_rows, self.collection.n_queries)
         index = self._searched()  # first, to refuse wrong embeddings before queries are encoded
         return self._search(index, self.queries_as(as_trained).rows(query_rows), query_rows, k)
 
@@ -176,6 +177,7 @@ class Retriever:
     @one_at_a_time
     def search_texts(self, texts: Sequence[str], k: int) -> Run:
         """The run of texts that are no queries of the collection; its query rows count from 0."""
+        check_texts(texts)
         vectors = self.text_vectors(texts)
         return self._search(self._searched(), vectors, np.arange(len(texts), dtype=np.int32), k)
 

@@ -5,13 +5,13 @@ TREC files are for people and other tools.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from hardneg.errors import ArtifactError, InputError, SettingsError
-from hardneg.records import Run
+from hardneg.records import Int32, Run
 from hardneg.storage.artifacts import load_array, open_artifact, publish
 
 KIND = "run"
@@ -34,6 +34,20 @@ def check_request(queries: int, passages: int, k: int) -> int:
     if passages == 0:
         raise InputError("NO_PASSAGES", "there are no passages", "give at least one passage")
     return min(k, passages)
+
+
+def check_rows(query_rows: Int32, queries: int) -> None:
+    """Refuse rows of queries that a collection of so many does not have; raises :class:`SettingsError`."""
+    rows = np.asarray(query_rows)
+    if len(bad := rows[(rows < 0) | (rows >= queries)]):
+        what = f"the collection has {queries:,} queries, and none at row {bad[0]}"
+        raise SettingsError("BAD_SETTING", what, f"give rows from 0 to {queries - 1}")
+
+
+def check_texts(texts: Sequence[str]) -> None:
+    """Refuse one text in place of several, of which each letter would be a text; raises :class:`SettingsError`."""
+    if isinstance(texts, str):
+        raise SettingsError("BAD_SETTING", f"texts is {texts!r:.60}, one text", "give a list of texts")
 
 
 def save_run(run: Run, path: Path, *, inputs: Mapping[str, str], settings: Mapping[str, object]) -> None:
