@@ -177,7 +177,13 @@ def _write_json(draft: Draft, name: str, value: Any) -> None:
 def _card(encoder: BiEncoder, title: str, about: str | None, metadata: Mapping[str, Any]) -> str:
     settings = encoder.settings
     join = separator(encoder.tokenizer("passage")) if settings.title_join == "sep" else " "
-    if encoder.tied:
+    query, passage = (encoder.search_template(side).max_length for side in ("query", "passage"))
+    if encoder.tied and query != passage:  # one folder has one length, the longer one
+        models = "\n".join(
+            f'{side}_model = SentenceTransformer("this folder")\n{side}_model.max_seq_length = {length}'
+            for side, length in ((QUERY, query), (PASSAGE, passage))
+        )
+    elif encoder.tied:
         models = 'query_model = passage_model = SentenceTransformer("this folder")'
     else:
         models = "\n".join(

@@ -6,6 +6,7 @@ settings: its identity, its copies for inference and its folder are the same for
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
@@ -126,13 +127,24 @@ class Tower(nn.Module):
     def save(self, draft: Draft, inside: str = "") -> None:
         """Write transformer and tokenizer as a Hugging Face folder, without the head.
 
+        A tokenizer without a padding token gets the one that ends a text, because sentence-transformers pads.
+
         Parameters
         ----------
         inside : "", or the name of a folder of the draft with its slash.
         """
         with quiet(), foreign((draft / f"{inside}config.json").parent) as folder:
             self.transformer.save_pretrained(folder)
-            self.pretrained_tokenizer.save_pretrained(folder)
+            padding(self.pretrained_tokenizer).save_pretrained(folder)
+
+
+def padding(tokenizer: Any) -> Any:
+    """The tokenizer, or a copy of it that pads with the token at the end of a text, if it has no padding token."""
+    if tokenizer.pad_token is not None or tokenizer.eos_token is None:
+        return tokenizer
+    other = copy.deepcopy(tokenizer)
+    other.pad_token = other.eos_token
+    return other
 
 
 def read_tower(folder: Path, source: ModelSource, *, recalled: Path | None = None) -> tuple[Tower, set[str]]:
