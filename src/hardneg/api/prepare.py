@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -34,11 +35,14 @@ from hardneg.process.distributed import world_size
 from hardneg.process.launch import is_launched
 from hardneg.process.progress import note
 from hardneg.process.threads import pick_device, visible_devices
-from hardneg.recipes.settings import Recipe, TrainingSettings
+from hardneg.recipes.ranker import RankerTraining
+from hardneg.recipes.settings import MiningSettings, Recipe, TrainingSettings
 from hardneg.records import spans
 from hardneg.search.ann import open_index
 from hardneg.search.retrieve import Index
 from hardneg.storage.artifacts import SettingsClash, read_manifest
+
+log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,7 +199,7 @@ def prepare(
     counts = {"trainer": trainer_devices, "inferencer": inferencer_devices}
     groups = role_groups(recipe, chosen, role, counts, pick_device(device))
     check_told(chosen, on_step)
-    check_retriever(recipe, retriever)
+    check_retriever(recipe, chosen, retriever, pool=negatives is not None)
     if place is not None:
         check_experiment(place, count)
     check_ranker(recipe, ranker)
@@ -209,6 +213,7 @@ def prepare(
     chosen, seed = chosen.for_data(len(parts.train)), chosen.seed
     given = open_given(recipe, chosen, parts.collection, path_of(negatives), path_of(index_folder))
     check_given(given.pool, parts, path_of(negatives))
+    warn_of_bounds(chosen, path_of(negatives))
     first = None if retriever is None else str(retriever)
     told = on_step, on_state
     return Task(
@@ -273,6 +278,16 @@ def check_given(pool: NegativePool | None, data: TrainingData, place: Path | Non
         raise InputError("NO_NEGATIVES", what, "give a pool that was mined for this split", path=place)
     if found < len(data.train):
         note(f"{place}: the pool has negatives of {found:,} of {len(data.train):,} training queries")
+
+
+def warn_of_bounds(settings: TrainingSettings, pool: Path | None) -> None:
+    """Say that bounds do not apply to the negatives of a given pool, which no model of this training mined."""
+    if pool is None or not isinstance(settings, MiningSettings):
+        return
+    if settings.bounds and settings.filter_by == "miner":
+        told = "%s: its negatives are all kept, since %s would compare scores of the model that mines; "
+        told += "to filter them too, name a model (--filter-by M, or filter_by = start)"
+        log.warning(told, pool, " and ".join(settings.bounds))
 
 
 def check_processes(recipe: Recipe, settings: TrainingSettings, role: str | None) -> None:
@@ -348,8 +363,10 @@ def check_told(settings: TrainingSettings, on_step: Told | None) -> None:
         raise SettingsError("BAD_SETTING", what, "leave it out, and read them with hn.follow")
 
 
-def check_retriever(recipe: Recipe, retriever: Place | None) -> None:
-    """Refuse a retriever for a recipe that trains one."""
+def check_retriever(recipe: Recipe, settings: TrainingSettings, retriever: Place | None, *, pool: bool) -> None:
+    """Refuse a retriever for a recipe that trains one, and settings that do not fit what ranks first."""
+    if isinstance(settings, RankerTraining):
+        settings.check_first(retriever=retriever is not None, pool=pool)
     if retriever is not None and recipe.trains != "ranker":
         what = f"a retriever is given, and {recipe.name} trains one"
         raise SettingsError("BAD_SETTING", what, "give it as the model, or leave it out")

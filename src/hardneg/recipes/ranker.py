@@ -95,6 +95,36 @@ class RankerTraining(MiningSettings):
             what = "filter_by = start: a new ranker's head is random, so its scores cannot filter"
             raise SettingsError("BAD_SETTING", what, "give --filter-by M, or leave it out")
 
+    def named(self, *, retriever: bool, pool: bool) -> list[str]:
+        """The sources by their own names, each once, given whether a retriever ranks first, else BM25 does.
+
+        ``first`` is left out if a pool is given in its place.
+        """
+        first = "query" if retriever else "bm25"
+        named: Sequence[str] = self.sources or [FIRST_HITS]
+        known = [one for one in named if not (pool and one == FIRST_HITS)]
+        return list(dict.fromkeys(first if one == FIRST_HITS else one for one in known))
+
+    def check_first(self, *, retriever: bool, pool: bool) -> None:
+        """Refuse sources that need a retriever if none is given, and bounds on scores that nothing gives.
+
+        Raises
+        ------
+        SettingsError : as mining would raise it later, when a state is measured already.
+        """
+        sources = self.named(retriever=retriever, pool=pool)
+        if "query" in sources and not retriever:
+            what = "sources have query, and no retriever is given to mine with"
+            raise SettingsError("NO_MODEL", what, "give --retriever, or sources = bm25")
+        if self.filter_by != "miner" or not self.bounds:
+            return
+        if "random" in sources and not retriever:
+            what = f"{', '.join(self.bounds)} on random negatives, which no model scores"
+            raise SettingsError("NO_MARGIN", what, "leave random out, or give --filter-by M or --retriever M")
+        if "bm25" in sources and (margins := [name for name in self.bounds if name.endswith("_margin")]):
+            what = f"{', '.join(margins)} on negatives of BM25, which has no margin to the positive's score"
+            raise SettingsError("NO_MARGIN", what, "set max_score or top instead, or give --filter-by M")
+
     def horizon(self, queries: int) -> int:
         """Steps of the schedule."""
         return self.steps or self.steps_in(self.epochs, queries)
@@ -155,16 +185,6 @@ class FirstRuns:
             self.state = training.state(retriever, RETRIEVED, runs, kind="retriever")
             self.state.asked, self.state.sparing = "judged", True
 
-    @property
-    def source(self) -> Literal["bm25", "query"]:
-        """The source of negatives that ranks first: ``bm25``, or ``query`` for a retriever."""
-        return "bm25" if self.state is None else "query"
-
-    def named(self, sources: Sequence[str], *, pool: bool) -> list[str]:
-        """The sources by their own names, each once; ``first`` is left out if a pool is given in its place."""
-        known = [one for one in sources if not (pool and one == FIRST_HITS)]
-        return list(dict.fromkeys(self.source if one == FIRST_HITS else one for one in known))
-
     def run(self, split: str, depth: int) -> Run:
         """The run of a split (dev or test), at least ``depth`` hits deep."""
         depth = max(depth, self.training.settings.rerank)
@@ -222,10 +242,7 @@ def train_ranker(
     ranker = base()
     of_state = partial(ranked_state, training, first)
     yield of_state(ranker, UNTRAINED, layout.episode(EPISODE).runs, kind="untrained")
-    sources = first.named(settings.sources or [FIRST_HITS], pool=given is not None)
-    if "query" in sources and first.state is None:
-        what = "sources have query, and no retriever is given to mine with"
-        raise SettingsError("NO_MODEL", what, "give --retriever, or sources = bm25")
+    sources = settings.named(retriever=first.state is not None, pool=given is not None)
     of = {"sources": "+".join(sources), **({} if first.state is None else {"retriever": first.state.digest})}
     pool = training.pool(EPISODE, training.inputs | of, partial(ranker_pool, training, first, given, sources))
     stage_of(training, pool, ranker, of_state).advance()
