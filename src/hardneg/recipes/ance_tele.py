@@ -84,14 +84,29 @@ class AnceTele(GroupSettings):
         return self.first_episode < self.episodes
 
     def check(self) -> None:
-        """Refuse also a source that is named twice."""
+        """Refuse also a source that is named twice, and groups without a negative."""
         super().check()
+        self.check_groups()
         if len(set(self.extra)) < len(self.extra):
             what = f"extra = {self.extra}: a source stands twice"
             raise SettingsError("REPEATED_SOURCE", what, "name each once")
         if "bm25" in self.extra and self.filters != ALL and self.filter_by == "miner":
             what = "extra = bm25 with bounds on scores: they are of the model that mines, and BM25's are others"
             raise SettingsError("NO_MARGIN", what, "leave one of them out, or set filter_by = start")
+
+    def check_groups(self) -> None:
+        """Refuse an episode whose groups are of one passage, if a step has no other passages for them."""
+        last = min(self.episodes, max(self.start_episode, len(self.sizes)))  # the last size repeats
+        for episode in range(self.start_episode, last + 1):
+            own = self.has_negatives(episode)
+            if self.passages_per_query(episode) > 1:
+                continue
+            if own and not self.in_batch:
+                what = f"episode {episode} has 1 passage for a query, its positive, and in_batch = false"
+                fix = f"set 2 or more in passages_{self.group_sizes}, or in_batch = true"
+                raise SettingsError("BAD_SETTING", what, fix)
+            size = self.queries_per_step if own else self.first_queries or self.queries_per_step
+            self.check_shared(f"passages_{self.group_sizes} = 1" if own else "first = in_batch", size)
 
     def check_pool(self, given: bool) -> None:
         """Refuse also given negatives for a first episode that trains on in-batch negatives alone."""
@@ -122,8 +137,12 @@ class AnceTele(GroupSettings):
         """1 positive + N negatives of an episode."""
         if not self.has_negatives(episode):
             return 1
-        sizes = self.passages_reference if self.group_sizes == "reference" else self.passages_paper
-        return per_episode(sizes, episode)
+        return per_episode(self.sizes, episode)
+
+    @property
+    def sizes(self) -> list[int]:
+        """The passages of a query, for each episode; the last value repeats."""
+        return self.passages_reference if self.group_sizes == "reference" else self.passages_paper
 
     def horizon(self, queries: int) -> int:
         """Steps of the learning-rate schedule, which early stops do not shorten."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -22,6 +23,8 @@ from hardneg.recipes.catalogue import RecipeFacts
 from hardneg.search.encoding import Encoding
 from hardneg.training.objectives import DistillName, GroupLoss, TaughtLoss, distilled
 from hardneg.training.optim import Optimizers, Schedule, linear, optimizers
+
+log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,6 +153,38 @@ class TrainingSettings(Settings):
         if self.tensorboard and importlib.util.find_spec("tensorboard") is None:
             what = "tensorboard = true, and the package tensorboard is not installed"
             raise SettingsError("PACKAGE_MISSING", what, "pip install 'hardneg[tensorboard]'")
+
+    def check_idle(self, why: str, *names: str) -> None:
+        """Refuse settings that have no effect, unless they are left as they are by default.
+
+        Parameters
+        ----------
+        why : says why they have none, to go on after their names.
+        """
+        fields = type(self).model_fields
+        if idle := [name for name in names if getattr(self, name) != fields[name].default]:
+            what = f"{', '.join(f'{name} = {getattr(self, name)}' for name in idle)} {why}"
+            raise SettingsError("BAD_SETTING", what, "leave it out")
+
+    def check_shared(self, negatives: str, queries: int) -> None:
+        """Refuse steps in which a query has no negative, because they have only those of other queries.
+
+        Parameters
+        ----------
+        negatives : the setting that asks for in-batch negatives alone, with its value.
+        queries : queries of a step.
+
+        Raises
+        ------
+        SettingsError : a step, or a part of it, has a single query.
+        """
+        alone = "a query alone has no negative, so nothing would be learnt"
+        if queries == 1:
+            what = f"a step has 1 query, and {negatives} takes the passages of its other queries: {alone}"
+            raise SettingsError("BAD_SETTING", what, "give a step more queries, or mined negatives")
+        if self.micro_queries == 1:
+            what = f"micro_queries = 1, and {negatives} takes the passages of other queries of the part: {alone}"
+            raise SettingsError("BAD_SETTING", what, "set gradient_cache = true instead, or more of micro_queries")
 
     def check_chunks(self, chunks: int) -> None:
         """Refuse settings that do not fit documents of so many chunks; raises :class:`SettingsError`."""
@@ -315,7 +350,14 @@ class TrainingSettings(Settings):
         return {**self.of_objective, "passage_length": self.train_passage_length}
 
     def schedule_over(self, horizon: int) -> Schedule:
-        """The learning rate of every step: it rises for the warm-up, and falls to 0 at ``horizon`` steps."""
+        """The learning rate of every step: it rises for the warm-up, and falls to 0 at ``horizon`` steps.
+
+        The log says if it cannot rise to its highest value.
+        """
+        if self.warmup > max(horizon, 1):
+            told = "warmup = %g, and the schedule has %d steps: the learning rate rises to %.3g only, not to %g"
+            most = self.learning_rate * horizon / self.warmup
+            log.warning(told, self.warmup, horizon, most, self.learning_rate)
         return linear(self.learning_rate, warmup=self.warmup, horizon=horizon)
 
     @property
@@ -386,11 +428,14 @@ class GroupSettings(MiningSettings):
     teacher_temperature: float = Field(1.0, gt=0)
 
     def check(self) -> None:
-        """Refuse also a guide's margin if the mask is off."""
+        """Refuse also a guide's margin if the mask is off, and what only distilling reads."""
         super().check()
         if self.guide_margin and not self.guide_mask:
             what = f"guide_margin = {self.guide_margin} with guide_mask = false, which masks nothing"
             raise SettingsError("BAD_SETTING", what, "set guide_mask = true, or leave it out")
+        if self.distill is None:
+            why = "with distill = none, where nothing is distilled"
+            self.check_idle(why, "distill_weight", "distill_scale", "teacher_temperature")
 
     def with_frozen(self, filter_by: bool, teacher: bool) -> MiningSettings:
         """The settings of an experiment, given which frozen models it has; raises for a teacher without a loss."""

@@ -54,10 +54,14 @@ class Warmup(GroupSettings):
     positives: Literal["rotate", "first"] = "rotate"
 
     def check(self) -> None:
-        """Refuse also mixtures of unknown or contradictory sources."""
+        """Refuse also mixtures of unknown or contradictory sources, or without a negative."""
         super().check()
-        for mixture in self.mixtures:
+        for episode, mixture in enumerate(self.mixtures, 1):
             sources_of(mixture)
+            if not self.mined(episode):
+                self.check_shared(f"the mixture {mixture}", self.queries_per_step)
+        if self.loss != "hinge":
+            self.check_idle(f"with loss = {self.loss}, and only hinge has a margin", "margin")
         if self.bounds and self.filter_by == "miner":
             what = f"{', '.join(self.bounds)} on negatives that no model scores"
             them = "it" if len(self.bounds) == 1 else "them"

@@ -122,12 +122,15 @@ def trainable(pool: NegativePool, negatives: int) -> Int64:
 
     Raises
     ------
-    InputError : no query can train.
+    InputError : no query can train, or one alone without negatives of its own.
     """
     positions = usable(pool, negatives)
     if not len(positions):
         what = f"none of {len(pool)} training queries has a {'negative' if negatives else 'positive'}"
         raise InputError("NO_NEGATIVES", what, FEW_NEGATIVES)
+    if not negatives and len(positions) == 1:
+        what = "a single query is trained on, and its negatives are to be the passages of other queries"
+        raise InputError("NO_NEGATIVES", what, "give more queries, or mine negatives")
     if skipped := len(pool) - len(positions):
         lacks = "positive" if not negatives else "negative" if np.diff(pool.positive_offsets).all() else EITHER
         told = "%d of %d training queries have no %s, and are skipped%s"

@@ -115,21 +115,32 @@ class Ance(GroupSettings):
         return Episode(EPISODE, queries, self.steps, self.queries_per_step, 1 + self.negatives_per_query)
 
     def for_data(self, queries: int) -> Ance:
-        """The settings with ``epochs`` turned into steps between refreshes."""
+        """The settings with ``epochs`` turned into steps between refreshes; refuses steps that do not fit."""
         if self.epochs is None:
             return self
         steps = self.steps_of_part(self.epochs, queries, self.refreshes + 1)
-        return self.model_copy(update={"refresh_every": steps})
+        known = self.model_copy(update={"refresh_every": steps})
+        known.check_steps()
+        return known
 
     def check(self) -> None:
-        """Refuse also a staleness that cannot occur, and a schedule that ends before training does."""
+        """Refuse also a staleness that cannot occur, settings without effect, and steps that do not fit."""
         super().check()
+        if self.loss != "hinge":
+            self.check_idle(f"with loss = {self.loss}, and only hinge has a margin", "margin")
+        if self.max_staleness is None:
+            self.check_idle("without max_staleness, so that nothing is too old", "stale")
+        if self.epochs is None:  # else for_data does it, which knows the steps
+            self.check_steps()
         if self.measure_every and self.mode != "sync":
             what = f"measure_every = {self.measure_every} with mode = {self.mode}: it measures every version"
             raise SettingsError("BAD_SETTING", what, "leave it out, or set mode = sync")
         if self.max_staleness is not None and self.mode != "async":
             what = f"max_staleness = {self.max_staleness} with mode = {self.mode}, which has a schedule"
             raise SettingsError("BAD_SETTING", what, "leave it out, or use mode = async")
+
+    def check_steps(self) -> None:
+        """Refuse steps that do not fit the staleness, and a schedule that ends before training does."""
         if self.max_staleness is not None and self.max_staleness < self.refresh_every:
             what = f"max_staleness = {self.max_staleness} is less than refresh_every = {self.refresh_every}"
             raise SettingsError("BAD_SETTING", what, "models are published only so often: allow at least as many")
