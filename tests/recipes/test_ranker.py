@@ -22,7 +22,7 @@ from hardneg.models.rankers import load_ranker, new_ranker, save_ranker
 from hardneg.models.source import ModelSource
 from hardneg.models.tokenizing import pair_store
 from hardneg.negatives.pool import SOURCES, load_pool
-from hardneg.recipes.ranker import FirstRuns
+from hardneg.recipes.ranker import RankerTraining
 from hardneg.search.bm25 import bm25_run
 from hardneg.search.rerank import RankerScorer, rerank
 from worlds.tiny_world import COMMON, one_thread  # noqa: F401
@@ -214,13 +214,13 @@ def test_a_retriever_ranks_first_and_mines(execute, world):
 
 @pytest.mark.parametrize(
     ("retriever", "pool", "expected"),
-    [(None, False, ["bm25", "random"]), ("M", False, ["query", "random"]), ("M", True, ["random"])],
+    [(False, False, ["bm25", "random"]), (True, False, ["query", "random"]), (True, True, ["random"])],
 )
 def test_first_is_the_pool_or_what_ranks_first(retriever, pool, expected):
-    first = FirstRuns.__new__(FirstRuns)
-    first.state = retriever
-    assert first.named(["first", "random"], pool=pool) == expected
-    assert first.named(["first", "bm25", "query"], pool=False) == ["bm25", "query"][:: -1 if retriever else 1]
+    few, all_three = (RankerTraining(sources=some) for some in (["first", "random"], ["first", "bm25", "query"]))
+    assert few.named(retriever=retriever, pool=pool) == expected
+    both = ["bm25", "query"][:: -1 if retriever else 1]
+    assert all_three.named(retriever=retriever, pool=False) == both
 
 
 def test_the_preset_mixes_random_passages_in(execute):

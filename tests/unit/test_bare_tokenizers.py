@@ -1,4 +1,4 @@
-"""Models that sentence-transformers or an empty text is hard on: without special or padding tokens, of two lengths."""
+"""Tokenizers without special or padding tokens, and two lengths in one folder, against sentence-transformers."""
 
 import pytest
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
