@@ -200,17 +200,27 @@ def test_silence_is_measured_by_the_observers_own_clock(tmp_path):
     now = 100.0
     heart = Heartbeat(tmp_path / "roles/trainer.beat")
     observer = Observer(heart, lambda: now)
-    now = 103.0
-    assert observer.silence() == 3
+    for now in (101.0, 102.0, 103.0):  # noqa: B007  # the observer's clock reads it
+        silence = observer.silence()
+    assert silence == 3
     heart.touch(1)
     os.utime(heart.path, (0, 0))  # another host's clock says what it likes
     assert observer.silence() == 0
-    now = 105.0
-    assert observer.silence() == 2
+    now = 103.5
+    assert observer.silence() == 0.5
+    now = 104.0
+    assert observer.silence() == 1
     heart.touch(1)  # no progress is no sign of life
-    assert observer.silence() == 2
+    assert observer.silence() == 1
     heart.touch(2)
     assert observer.silence() == 0
+
+
+def test_an_observer_that_was_suspended_itself_has_not_seen_any_silence(tmp_path):
+    now = 100.0
+    observer = Observer(Heartbeat(tmp_path / "roles/trainer.beat"), lambda: now)
+    now = 5000.0
+    assert observer.silence() == 1
 
 
 def test_a_heartbeat_says_whose_it_is_and_disturbs_nobody(tmp_path):

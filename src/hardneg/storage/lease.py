@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 LOCK = ".lock"
 NAME_SECONDS = 1.0  # how long a new holder may take to write its name
+LOOK_SECONDS = 1.0  # the most that the time between two looks of an observer counts as silence
 
 
 @contextlib.contextmanager
@@ -171,15 +172,19 @@ class Heartbeat:
 class Observer:
     """An observer that tells how long a heartbeat has made no progress.
 
-    It uses the clock of the observing process, since the clocks of two hosts do not agree.
+    It uses the clock of the observing process, since the clocks of two hosts do not agree. Only time in which it
+    looks again and again counts. So if a batch system suspends the observer together with the holder, the holder
+    has time to go on afterwards.
     """
 
     def __init__(self, heartbeat: Heartbeat, clock: Callable[[], float] = time.monotonic) -> None:
         self.heartbeat, self.clock = heartbeat, clock
-        self.last, self.since = heartbeat.read(), clock()
+        self.last, self.looked, self.silent = heartbeat.read(), clock(), 0.0
 
     def silence(self) -> float:
-        """The seconds since progress was last seen, or since this observer began."""
+        """The seconds, as far as they count, since progress was last seen, or since this observer began."""
+        before, self.looked = self.looked, self.clock()
+        self.silent += min(self.looked - before, LOOK_SECONDS)
         if (now := self.heartbeat.read()) != self.last:
-            self.last, self.since = now, self.clock()
-        return self.clock() - self.since
+            self.last, self.silent = now, 0.0
+        return self.silent

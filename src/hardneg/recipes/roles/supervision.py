@@ -23,15 +23,17 @@ from hardneg.process.signals import stop_flag
 from hardneg.recipes.roles.jobs import Job
 from hardneg.recipes.roles.peers import heartbeat_of
 from hardneg.recipes.settings import TrainingSettings
+from hardneg.storage.lease import Observer
 
 log = logging.getLogger(__name__)
 
-BEGIN_SECONDS = 120.0  # a role's time to load everything before its first sign of life
+BEGIN_SECONDS = 120.0  # a role's additional time to load everything, before its second sign of life
 STOP_SECONDS = 30.0  # a role's time to stop at a signal; then it is killed
 # Statuses of a role that is started again: it was stopped, or an orphan of an earlier supervisor, which is about
 # to end, still has the role.
 PASSING = (Interrupted.status, BusyError.status)
 REST = ("STOPPED:", "PEER_LOST:")  # beginnings of the lines of a group's other processes when one has failed
+ABOVE = "its error is in a line above; correct that, and run the same command again"
 RETRIES = 5  # restarts in a row without a new version
 BACKOFF = (0.5, 1.0, 2.0, 4.0, 8.0)
 
@@ -68,8 +70,8 @@ class Worker:
             told = dataclasses.asdict(self.job) | {"parent": os.getpid()}
             self.process.stdin.write(json.dumps(told) + "\n")
             self.process.stdin.flush()
-        self.last, self.since = self.beat.read(), time.monotonic()
-        self.begun, self.former = False, process_of(self.last)
+        self.observer = Observer(self.beat)
+        self.signs, self.hung, self.former = 0, False, process_of(self.observer.last)
 
     def _forward(self, stream: IO[str]) -> None:
         """Show each line that the role writes, with the role's name before it."""
@@ -94,14 +96,19 @@ class Worker:
             what = f"the {self.job.role} ended with exit status {status} ({self._fault():.200})"
             raise RoleFailed(what, status)
         if self.failures >= RETRIES:
-            what = f"the {self.job.role} ended {RETRIES + 1} times in a row ({describe_end(status)})"
-            raise RoleFailed(what, status if status > 0 else PeerError.status)
-        note(f"WARNING: the {self.job.role} was stopped ({describe_end(status)}); it is started again")
-        log.warning("the %s was stopped (%s); it is started again", self.job.role, describe_end(status))
+            what = f"the {self.job.role} ended {RETRIES + 1} times in a row ({self._end(status)})"
+            fix = f"if it only works slowly, allow it more: --set silent_seconds={10 * self.silent_seconds:g}"
+            raise RoleFailed(what, status if status > 0 else PeerError.status, *([fix] if self.hung else []))
+        log.warning("the %s was stopped (%s); it is started again", self.job.role, self._end(status))
         self._wait(BACKOFF[min(self.failures, len(BACKOFF) - 1)])
         self.failures += 1
         self._start()
         return True
+
+    def _end(self, status: int) -> str:
+        """How the role ended, in words."""
+        silent = f", because it gave no sign of life for {self.silent_seconds:g} s"
+        return describe_end(status) + (silent if self.hung else "")
 
     def _fault(self) -> str:
         """The last line of the role that no process wrote only because another one of its group failed."""
@@ -115,12 +122,15 @@ class Worker:
             time.sleep(0.05)
 
     def _watch_beat(self) -> None:
-        """Kill a role that has fallen silent."""
-        if (now := self.beat.read()) != self.last:
-            self.begun = self.begun or process_of(now) != self.former
-            self.last, self.since = now, time.monotonic()
-        elif time.monotonic() - self.since > self.silent_seconds + (0 if self.begun else BEGIN_SECONDS):
-            log.warning("the %s gave no sign of life for %.0f s and is killed", self.job.role, self.silent_seconds)
+        """Kill a role that has fallen silent.
+
+        It gives its first sign of life before it loads its models, so only the second one tells that it has begun.
+        """
+        before, silence = self.observer.last, self.observer.silence()
+        if self.observer.last != before:
+            self.signs += process_of(self.observer.last) != self.former
+        elif silence > self.silent_seconds + (BEGIN_SECONDS if self.signs < 2 else 0):
+            self.hung = True
             self.process.kill()
             self.process.wait()
 
@@ -151,10 +161,8 @@ def process_of(beat: str) -> str:
 class RoleFailed(PeerError):
     """A role that cannot go on; carries the exit status of its fault."""
 
-    def __init__(self, what: str, status: int) -> None:
-        super().__init__(
-            "ROLE_FAILED", what, "its error is in a line above; correct that, and run the same command again"
-        )
+    def __init__(self, what: str, status: int, fix: str = ABOVE) -> None:
+        super().__init__("ROLE_FAILED", what, fix)
         self.status = status
 
 

@@ -1,0 +1,89 @@
+"""When the supervisor takes a role for hung, and what it says then."""
+
+import io
+from types import SimpleNamespace
+
+import pytest
+
+from hardneg.experiment.folder import Experiment
+from hardneg.recipes.roles import supervision
+from hardneg.recipes.roles.jobs import Job
+from hardneg.recipes.roles.supervision import BEGIN_SECONDS, RETRIES, RoleFailed, Worker
+
+SILENT = 10.0
+JOB = Job("ance", "trainer", "exp", "data", {}, {}, {}, 0, {}, None, True)
+
+
+class Process:
+    """A process that works until it is killed."""
+
+    def __init__(self, *arguments, **options):
+        self.stdin, self.stderr, self.status = io.StringIO(), io.StringIO(), None
+
+    def poll(self):
+        return self.status
+
+    def kill(self):
+        self.status = -9
+
+    def wait(self, seconds=None):
+        return self.status
+
+
+class Watched:
+    """A role that is watched, a clock, and the role's heart."""
+
+    def __init__(self, folder, monkeypatch):
+        fake = SimpleNamespace(Popen=Process, PIPE=None, DEVNULL=None)
+        monkeypatch.setattr(supervision, "subprocess", fake)
+        monkeypatch.setattr(supervision, "BACKOFF", (0.0,))
+        self.now = 0.0
+        self.worker = Worker(JOB, Experiment(folder, folder / "cache"), silent_seconds=SILENT)
+        self.follow()
+
+    def follow(self):
+        self.worker.observer.clock = lambda: self.now
+        self.worker.observer.looked = self.now
+
+    def lives(self, seconds, look=0.5):
+        """Whether the role is not killed in so many seconds without a sign of life."""
+        for _ in range(int(seconds / look)):
+            self.now += look
+            self.worker._watch_beat()
+        return self.worker.process.poll() is None
+
+
+@pytest.fixture
+def watched(tmp_path, monkeypatch):
+    return Watched(tmp_path, monkeypatch)
+
+
+def test_loading_a_model_may_take_longer_than_silence_after_the_first_sign_of_life(watched):
+    watched.worker.beat.touch(0)
+    assert watched.lives(SILENT + BEGIN_SECONDS - 2)
+    watched.worker.beat.touch(1)
+    assert watched.lives(SILENT - 2)
+    assert not watched.lives(4)
+
+
+def test_a_job_that_was_suspended_and_goes_on_is_not_killed(watched):
+    for count in range(3):
+        watched.worker.beat.touch(count)
+        assert watched.lives(1)
+    assert watched.lives(3600, look=3600), "the supervisor itself was suspended"
+    watched.worker.beat.touch(4)
+    assert watched.lives(SILENT - 2)
+
+
+def test_who_is_killed_as_silent_again_and_again_is_told_which_setting_allows_more(watched):
+    for _ in range(RETRIES):
+        assert not watched.lives(SILENT + BEGIN_SECONDS + 2)
+        assert watched.worker.is_busy(), "it is started again"
+        watched.follow()
+    assert not watched.lives(SILENT + BEGIN_SECONDS + 2)
+    said = (
+        r"the trainer ended 6 times in a row \(by SIGKILL, because it gave no sign of life for 10 s\); "
+        r"if it only works slowly, allow it more: --set silent_seconds=100"
+    )
+    with pytest.raises(RoleFailed, match=said):
+        watched.worker.is_busy()
