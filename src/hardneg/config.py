@@ -162,7 +162,13 @@ def read_preset(recipe: str, name: str) -> dict[str, Any]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read the values of a TOML settings file; raises :class:`InputError` or :class:`SettingsError`."""
+    """Read the values of a TOML settings file; raises :class:`InputError` or :class:`SettingsError`.
+
+    A pipe, such as a shell's ``<(...)``, is refused: the file is read several times, also by other processes.
+    """
+    if path.is_fifo():
+        what, fix = "this is a pipe, which can be read only once", "write the settings to a file"
+        raise SettingsError("BAD_TOML", what, fix, path=path)
     try:
         with reading(path), open(path, "rb") as stream:
             data = stream.read(MOST + 1)

@@ -1,6 +1,8 @@
 """Settings: all faults at once with the nearest key, TOML values, layers, and the ones that decide a result."""
 
+import os
 import re
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -348,3 +350,12 @@ def test_none_is_refused_where_a_value_is_needed():
     with pytest.raises(Faults) as raised:
         build(Unset, read_overrides(["steps=none"]))
     assert raised.value.lines == ['BAD_SETTING: steps = "none"; it should be a valid number']
+
+
+def test_a_pipe_is_no_settings_file_because_the_second_reader_would_find_it_empty():
+    reads, writes = os.pipe()
+    os.write(writes, b"steps = 3\n")
+    os.close(writes)
+    with pytest.raises(SettingsError, match=r"BAD_TOML: this is a pipe, .*; write the settings to a file"):
+        read_toml(Path(f"/dev/fd/{reads}"))
+    os.close(reads)

@@ -108,5 +108,5 @@ def reading(path: Path) -> Iterator[None]:
     except (FileNotFoundError, NotADirectoryError):
         raise
     except OSError as fault:
-        what = f"cannot read ({fault.strerror})"
+        what = f"cannot read ({fault.strerror or fault})"  # a fault of Python itself has no number: a pipe
         raise ResourceError("UNREADABLE", what, "check the file and its permissions", path=path) from fault
