@@ -152,3 +152,80 @@ def test_errors_whose_model_is_gone_cannot_be_counted_again(world, tmp_path):
     shutil.rmtree(out / "episodes/0/runs/dev-errors")
     with pytest.raises(ArtifactError, match=r"dev-errors: NO_MANIFEST: these pairwise errors are gone, .*restore"):
         train_small("ance", world, out, refreshes=2)
+
+
+# ---------------------------------------------------------------- at the end, and afterwards
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "margins.tsv"])
+def test_what_was_written_is_checked_although_no_step_is_left(world, tmp_path, name):
+    def stop_at_the_end(state):
+        if state["name"] == "final":
+            raise StopHereError
+
+    out = tmp_path / "exp"
+    with pytest.raises(StopHereError):
+        train_small("star", world, out, on_state=stop_at_the_end)
+    assert (out / "model/manifest.json").is_file()
+    (out / name).write_bytes(cut_in_half((out / name).read_bytes()))
+    with pytest.raises(ArtifactError, match=rf"{name}: CORRUPT: .*restore the file, or give a new folder"):
+        train_small("star", world, out)
+    assert not (out / "results.json").exists()
+
+
+@pytest.mark.parametrize("recipe", ["star", "ranker"])
+def test_a_finished_experiment_that_lost_its_model_makes_it_again(world, tmp_path, recipe):
+    out = tmp_path / "exp"
+    train_small(recipe, world, out)
+    weights, results = (out / "model/model.safetensors").read_bytes(), (out / "results.json").read_bytes()
+    shutil.rmtree(out / "model")
+    faults = [fault["fix"] for fault in hn.verify(out)["faults"]]
+    assert any("train again with the same command, which makes the model anew" in fault for fault in faults)
+    train_small(recipe, world, out)
+    assert (out / "model/model.safetensors").read_bytes() == weights
+    assert (out / "results.json").read_bytes() == results
+    assert not hn.verify(out)["faults"]
+
+
+def test_advice_on_a_finished_experiment_does_not_lead_back_to_itself(world, tmp_path):
+    out = tmp_path / "exp"
+    train_small("star", world, out)
+    shutil.rmtree(out / "episodes/1/runs/dev")
+    faults = [fault["fix"] for fault in hn.verify(out)["faults"]]
+    assert any("restore the folder, or train in a new one" in fault for fault in faults)
+    (out / "metrics.jsonl").unlink()
+    with pytest.raises(ArtifactError, match=r"metrics.jsonl: .*; restore the file, or give a new folder"):
+        train_small("star", world, out)
+    (out / "settings.json").write_bytes(cut_in_half((out / "settings.json").read_bytes()))
+    with pytest.raises(ArtifactError, match=r"settings.json: BAD_JSON: .*; restore the file, or give"):
+        train_small("star", world, out)
+
+
+def test_sharpness_whose_model_is_gone_is_missed(world, tmp_path):
+    out = stopped("ar2", world, tmp_path / "exp", lambda row: row["model"] == "retriever" and row["step"] == 3)
+    shutil.rmtree(out / "episodes/1/runs-v0001/sharpness")
+    with pytest.raises(ArtifactError, match=r"runs-v0001/sharpness: NO_MANIFEST: the sharpness .*; restore"):
+        train_small("ar2", world, out)
+
+
+def test_negatives_whose_model_is_gone_cannot_be_mined_again(world, tmp_path):
+    out = stopped("ance", world, tmp_path / "exp", lambda row: row["step"] == 4, refreshes=2)
+    shutil.rmtree(out / "versions")
+    said = r"versions: MISSING_FILE: the negatives that the model of step 3 mined are gone, .*restore"
+    with pytest.raises(ArtifactError, match=said):
+        train_small("ance", world, out, refreshes=2)
+
+
+def test_the_best_state_is_measured_again_if_its_weights_are_gone(world, tmp_path):
+    def stop_at_the_end(state):
+        if state["name"] == "last":
+            raise StopHereError
+
+    out, straight = tmp_path / "exp", tmp_path / "straight"
+    train_small("star", world, straight, keep="best")
+    with pytest.raises(StopHereError):
+        train_small("star", world, out, keep="best", on_state=stop_at_the_end)
+    shutil.rmtree(out / "states/1-2/model")
+    train_small("star", world, out, keep="best")
+    for name in ("metrics.jsonl", "results.json", "states.jsonl", "model/model.safetensors"):
+        assert (out / name).read_bytes() == (straight / name).read_bytes()

@@ -82,7 +82,7 @@ def train_once(task: Task, start: Start) -> dict[str, Any]:
         grows=settings.may_grow,
     ) as experiment:
         remember_collection(out, data.collection)
-        if by_leader(lambda: is_measured(experiment.results, settings.judging)):
+        if by_leader(lambda: is_measured(experiment.results, settings.judging) and experiment.is_whole()):
             note(f"{out}: finished already")
             return by_leader(lambda: dict(experiment.results))
         frozen = frozen_models(settings, source, start.base, data, experiment.cache)

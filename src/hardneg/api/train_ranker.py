@@ -45,7 +45,7 @@ def train_ranker(task: Task) -> dict[str, Any]:
         out, recipe=recipe.name, settings=settings, inputs=inputs, data=data, source=source, cache=task.cache
     ) as experiment:
         remember_collection(out, data.collection)
-        if by_leader(lambda: is_measured(experiment.results, settings.judging)):
+        if by_leader(lambda: is_measured(experiment.results, settings.judging) and experiment.is_whole()):
             note(f"{out}: finished already")
             return by_leader(lambda: dict(experiment.results))
         training = TrainingRun(settings, data, experiment, frozen_of(task, experiment.cache))

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from hardneg.adversarial import entropy
 from hardneg.data.training_data import TrainingData
+from hardneg.errors import ArtifactError
 from hardneg.experiment.layout import sharpness_of
-from hardneg.experiment.snapshot import Snapshot
+from hardneg.experiment.snapshot import RESTORE, ArchivedState, Snapshot
 from hardneg.negatives.candidates import Contains
 from hardneg.negatives.labels import answers_of, with_answers
 from hardneg.process.distributed import by_leader
@@ -52,6 +53,13 @@ def keep_sharpness(
             draft.facts |= {name: value for name, value in found.items() if value is not None}
 
     by_leader(keep)
+
+
+def check_sharpness(state: ArchivedState) -> None:
+    """Refuse a state that was measured and whose entropy is gone: its model cannot compute it again."""
+    if not is_published(path := sharpness_of(state.folder), KIND):
+        what = "the sharpness of this state is gone, and its model is gone, too"
+        raise ArtifactError("NO_MANIFEST", what, RESTORE, path=path)
 
 
 def kept_sharpness(runs: Path) -> dict[str, float]:

@@ -23,13 +23,14 @@ from hardneg.data.judgements import Judgements, read_judgements, save_judgements
 from hardneg.data.training_data import ChosenSplits, TrainingData
 from hardneg.errors import ArtifactError
 from hardneg.experiment.layout import SETTINGS, Layout
-from hardneg.experiment.metrics import Metrics
+from hardneg.experiment.metrics import RESTORE, Metrics
 from hardneg.experiment.observers import Observers
-from hardneg.experiment.results_manifest import check_seal, is_sealed, seal, write_results
+from hardneg.experiment.results_manifest import check_seal, is_sealed, lost_models, seal, write_results
 from hardneg.experiment.states import StateRecord
 from hardneg.models.source import ModelSource
 from hardneg.process.distributed import is_leader
 from hardneg.process.memory import PeakWatch, hand_back, peak_memory
+from hardneg.process.progress import say
 from hardneg.storage.artifacts import (
     digest_json,
     lease,
@@ -127,6 +128,13 @@ class Experiment:
     def finish(self, results: Mapping[str, Any], states: Sequence[StateRecord] = ()) -> None:
         """Write ``states.jsonl`` and ``results.json`` and seal them: the experiment is finished."""
         write_results(self.path, results, states)
+
+    def is_whole(self) -> bool:
+        """Whether a finished experiment still has its trained models; a line names each that is gone."""
+        lost = lost_models(self.path)
+        for place in lost:
+            say(f"{place} is gone, and is made again")
+        return not lost
 
     def reopen(self) -> None:
         """Mark the experiment as not finished, because it is being extended."""
@@ -328,14 +336,17 @@ def read_settings(path: Path) -> dict[str, Any]:
     ArtifactError : the settings are damaged, or the folder is no experiment.
     """
     file = Layout(path).settings
-    raw = read_json(file)
+    try:
+        raw = read_json(file)
+    except ArtifactError as fault:
+        raise ArtifactError(fault.code, fault.what, RESTORE, path=file) from fault
     if not isinstance(raw, dict) or not {"recipe", "inputs", "result_settings"} <= set(raw):
         what = f"the {SETTINGS} here is not that of an experiment"
         raise ArtifactError("NOT_EXPERIMENT", what, "give a new folder", path=file)
     whole = as_written(file.read_bytes(), raw)
     if raw.pop("digest", None) != digest_json(raw) or not whole:
         what = "the settings are not as they were written"
-        raise ArtifactError("CORRUPT", what, "restore the file, or give a new folder", path=file)
+        raise ArtifactError("CORRUPT", what, RESTORE, path=file)
     return raw
 
 

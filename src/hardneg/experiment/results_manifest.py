@@ -9,6 +9,7 @@ from typing import Any
 
 from hardneg.errors import ArtifactError
 from hardneg.experiment.layout import JUDGEMENTS, MARGINS, METRICS, PASSING, RESULTS, STATES, VERSION_LOG, Layout
+from hardneg.experiment.metrics import RESTORE as RESTORE_FILE
 from hardneg.experiment.states import StateRecord, states_text
 from hardneg.storage.artifacts import (
     Manifest,
@@ -23,6 +24,10 @@ from hardneg.storage.artifacts import (
 )
 
 KIND = "experiment"
+RESTORE = (
+    "restore the folder, or train in a new one"  # training does not make again what is in its results already
+)
+TRAIN = "train again with the same command, which makes the model anew"
 SEALED = (RESULTS, METRICS, MARGINS, STATES, VERSION_LOG, JUDGEMENTS)  # files that a seal covers, if they exist
 
 
@@ -76,9 +81,18 @@ def check_seal(folder: Path) -> None:
     except ArtifactError as fault:
         results = Layout(folder).results
         if fault.path != results or not results.is_file():
-            raise
+            raise ArtifactError(fault.code, fault.what, RESTORE_FILE, path=fault.path) from fault
         fix = "delete this file and run the same command again: it makes the results anew"
         raise ArtifactError(fault.code, fault.what, fix, path=results) from fault
+
+
+def lost_models(folder: Path) -> list[Path]:
+    """The folders of trained models that a finished experiment made and that are gone."""
+    layout = Layout(folder)
+    if not is_sealed(folder):
+        return []
+    made = read_seal(folder).inputs
+    return [place for place in (layout.model, layout.ranker) if place.name in made and not is_published(place)]
 
 
 def check_made(folder: Path) -> None:
@@ -92,7 +106,8 @@ def check_made(folder: Path) -> None:
         place = folder / name
         if not is_published(place):
             what = "the experiment made this, and it is gone"
-            raise ArtifactError("MISSING_FILE", what, "run the experiment again", path=place)
+            fix = TRAIN if place in lost_models(folder) else RESTORE
+            raise ArtifactError("MISSING_FILE", what, fix, path=place)
         if read_manifest(place).digest != digest:
             what = "this is not what the experiment made"
-            raise ArtifactError("CORRUPT", what, "run the experiment again", path=place)
+            raise ArtifactError("CORRUPT", what, RESTORE, path=place)

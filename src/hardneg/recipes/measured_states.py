@@ -181,7 +181,8 @@ class DevEvaluator:
     def _found(self) -> dict[Place, float]:
         """The values of measured states of all stages.
 
-        States of this stage that are not due, or were measured with other inputs, are deleted.
+        States of this stage that are not due, or were measured with other inputs, are deleted. So is the best one
+        if its weights are gone, so that it is measured again and its weights are kept.
         """
         found = {}
         for place in self.experiment.layout.measured_states():
@@ -193,6 +194,12 @@ class DevEvaluator:
             if is_published(state.record):
                 run = load_run(run_of(self.experiment / read_manifest(state.record).facts["runs"], "dev"))
                 found[place] = self._means_of(run)[str(self.settings.steering)]
+        best = best_of(found)
+        if self.keeps_weights and best and best[0] == self.episode:
+            state = self.experiment.layout.state(best[1], best[0])
+            if not is_published(state.model):
+                remove(state.path)
+                del found[best]
         return found
 
     def _is_current(self, step: int) -> bool:
@@ -201,10 +208,15 @@ class DevEvaluator:
 
     def _forget_weights(self) -> None:
         """Delete the weights of all states but the best one of all stages; of equal ones the earliest is best."""
-        best = max(sorted(self.values), key=lambda place: self.values[place], default=None)
+        best = best_of(self.values)
         for place in self.experiment.layout.measured_states():
             if place != best and place in self.values:
                 remove(weights_path(self.experiment, *place))
+
+
+def best_of(values: Mapping[Place, float]) -> Place | None:
+    """The state of the highest value, of equal ones the earliest; None if there is no state."""
+    return max(sorted(values), key=lambda place: values[place], default=None)
 
 
 class MeasuredStage:

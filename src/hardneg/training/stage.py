@@ -201,7 +201,9 @@ class Stage:
         self.saved: dict[str, int] | None = None  # the position of the newest checkpoint
         self.missing = by_leader(self._missing)
         self.finished = not self.missing and not before
-        if not self.finished:
+        if self.finished:
+            by_leader(self._check_rows, self.episode)
+        else:
             self.optimizers = {name: trainee.optimizer(trainee.model) for name, trainee in self.trainees.items()}
             self._resume([*before, *({name: step} for name, _, step in self.missing)])
 
@@ -281,7 +283,7 @@ class Stage:
             raise ArtifactError("CORRUPT", what, "restore it, or give a new folder", path=place)
         found = by_leader(latest_checkpoint, self.folder, self.inputs, limits)
         if not found:
-            by_leader(self._check_before)
+            by_leader(self._check_rows, self.episode - 1)
         else:
             self.made = restore(found, self._models, self.optimizers)
             self.saved = dict(self.made)
@@ -296,17 +298,17 @@ class Stage:
         """The checkpoints of another episode's stage, oldest first."""
         return checkpoints(self.folder.parent.with_name(str(episode)) / self.folder.name)
 
-    def _check_before(self) -> None:
-        """Refuse metrics and margins of the episode before that are not those of its newest checkpoint."""
-        for path in reversed(self._checkpoints_of(self.episode - 1)):
+    def _check_rows(self, episode: int) -> None:
+        """Refuse metrics and margins of an episode that are not those of its newest checkpoint."""
+        for path in reversed(self._checkpoints_of(episode)):
             try:
                 facts = read_manifest(path).facts
             except ArtifactError:  # the one before it knows less, but is not damaged
                 continue
             made, margins = facts["made"], facts.get("margins", {})
-            self.rows.check(self.episode - 1, made, facts.get("metrics"))
+            self.rows.check(episode, made, facts.get("metrics"))
             for name, log in self._margins.items():
-                log.check(self.episode - 1, made.get(name, 0), margins.get(name))
+                log.check(episode, made.get(name, 0), margins.get(name))
             return
 
     @property

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from hardneg.data.training_data import TrainingData
+from hardneg.diagnostics.sharpness import check_sharpness
 from hardneg.errors import InputError
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.models.bi_encoder import BiEncoder
@@ -167,6 +168,7 @@ class Iterations:
             if self.stage.at(**self.settings.at_refresh(version)):  # a run may have been killed in between
                 state_behind(self.training, self.game.encoder, version).discard()
             old = archived_state(self.training, version)
+            by_leader(check_sharpness, old)
             yield old
             return old
         state = state_behind(self.training, self.game.encoder, version)

@@ -12,8 +12,9 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from hardneg.errors import PeerError
+from hardneg.errors import ArtifactError, PeerError
 from hardneg.experiment.folder import Experiment
+from hardneg.experiment.snapshot import RESTORE
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
@@ -146,5 +147,14 @@ def publish_model(encoder: BiEncoder, experiment: Experiment, step: int) -> None
 
 
 def published_model(experiment: Experiment, step: int, device: torch.device) -> BiEncoder:
-    """Load the model of a step that was published for mining."""
-    return load_encoder(str(experiment.layout.exported(step)), device=device)
+    """Load the model of a step that was published for mining.
+
+    Raises
+    ------
+    ArtifactError : it was deleted, because the negatives that it mined were published; these are gone since.
+    """
+    path = experiment.layout.exported(step)
+    if not is_published(path):
+        what = f"the negatives that the model of step {step} mined are gone, and the model is gone, too"
+        raise ArtifactError("MISSING_FILE", what, RESTORE, path=experiment.layout.versions)
+    return load_encoder(str(path), device=device)
