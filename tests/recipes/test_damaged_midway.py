@@ -229,3 +229,13 @@ def test_the_best_state_is_measured_again_if_its_weights_are_gone(world, tmp_pat
     train_small("star", world, out, keep="best")
     for name in ("metrics.jsonl", "results.json", "states.jsonl", "model/model.safetensors"):
         assert (out / name).read_bytes() == (straight / name).read_bytes()
+
+
+def test_a_log_of_versions_that_has_lost_a_line_is_refused(world, tmp_path):
+    out = stopped("ance", world, tmp_path / "exp", lambda row: row["step"] == 6, refreshes=2)
+    lines = (out / "versions.jsonl").read_bytes().splitlines(keepends=True)
+    assert len(lines) == 2
+    (out / "versions.jsonl").write_bytes(lines[0] + lines[1][:9])
+    said = r"versions.jsonl: CORRUPT: it does not say that step 4 used version 1, .*; restore the file"
+    with pytest.raises(ArtifactError, match=said):
+        train_small("ance", world, out, refreshes=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hardneg.experiment.folder import Experiment
 from hardneg.negatives.pool import NegativePool
 from hardneg.process.distributed import by_leader
 from hardneg.recipes.ance.refreshing import versions_of
@@ -30,9 +31,11 @@ class RefreshedPool:
         stop_when_stale: bool,
     ) -> None:
         self.training, experiment = training, training.experiment
+        log = VersionLog(experiment.layout.version_log, made=by_leader(lambda: experiment.metrics.steps) - 1)
+        by_leader(lambda: log.check(used_by(experiment)))
         self.select = VersionSelector(
             versions_of(experiment),
-            VersionLog(experiment.layout.version_log, made=by_leader(lambda: experiment.metrics.steps) - 1),
+            log,
             mode,
             every=every,
             wait=timed_wait(experiment, wait),
@@ -57,3 +60,9 @@ class RefreshedPool:
         """The version that a step used, and the age in steps of the model that mined it (ANCE, Fig. 5)."""
         version = self.used.pop(step)
         return {"negative_version": version, "async_gap": step - self.select.versions.step(version)}
+
+
+def used_by(experiment: Experiment) -> list[tuple[int, int]]:
+    """The steps (from 0) in the metrics of an experiment, each with the version that it used."""
+    rows = experiment.metrics.read()
+    return [(row["step"] - 1, row["negative_version"]) for row in rows if "negative_version" in row]

@@ -7,7 +7,7 @@ version exists if its folder has a manifest; times of files play no part.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -99,6 +99,18 @@ class VersionLog:
             what = f"it has no version, although {self.made + 1} steps were made"
             raise ArtifactError("CORRUPT", what, RESTORE, path=self.path)
         return rows
+
+    def check(self, used: Iterable[tuple[int, int]]) -> None:
+        """Refuse a log that has lost lines: it must name the versions that were used, as the metrics have them.
+
+        Parameters
+        ----------
+        used : (step, version) of steps that were made.
+        """
+        for step, version in used:
+            if version_at(self.rows, step) != version:
+                what = f"it does not say that step {step + 1} used version {version}, as the metrics do"
+                raise ArtifactError("CORRUPT", what, RESTORE, path=self.path)
 
     def version_used(self, step: int) -> int | None:
         """The version in force at ``step``, if an earlier run made this step; else None."""
