@@ -23,6 +23,7 @@ CHECKS = (  # of what was given by the option itself, or by settings that only r
     "hardneg.api.audit.check_threshold",
     "hardneg.recipes.frozen.frozen_inputs",
     "hardneg.recipes.frozen.no_teacher",
+    "hardneg.recipes.ranker.RankerTraining.check_first",
     "hardneg.recipes.ranker.train_ranker",
     "hardneg.recipes.settings.GroupSettings.with_frozen",
     "hardneg.recipes.settings.MiningSettings.with_frozen",

@@ -25,8 +25,8 @@ def bare(roberta, tmp_path):
 def test_a_text_without_a_token_is_refused(bare, tmp_path):
     encoder = load_encoder(bare, pooling="mean", title_join="space", query_length=64, passage_length=64)
     template, tokenizer = encoder.search_template("query"), encoder.tokenizer("query")
-    with pytest.raises(InputError, match="query 2 has no token") as fault:
-        token_batch(["some", "", "more"], [], template, tokenizer)
+    with pytest.raises(InputError, match="a text has no token") as fault:
+        encoder.encode(token_batch(["some", "", "more"], [], template, tokenizer), "query")
     assert fault.value.code == "NO_TOKENS"
     assert len(tokens_of(encoder, "passage", tmp_path)) == len(TEXTS)
 

@@ -17,7 +17,7 @@ from tokenizers import Encoding, Tokenizer
 from tokenizers.models import WordLevel
 
 from hardneg.data.words import Sequences, WordTokenizer, parts_at_blanks
-from hardneg.errors import InputError, SettingsError
+from hardneg.errors import SettingsError
 from hardneg.process.progress import Tick, silent, wait_for_another
 from hardneg.records import Int32, Int64, TextTemplate, TokenBatch, offsets_of, spans, take_spans
 from hardneg.storage.artifacts import (
@@ -183,7 +183,6 @@ def tokenize(
     Raises
     ------
     SettingsError : the length leaves no room for text, or the tokenizer has no separator to join titles with.
-    InputError : a text has no token, not even a special one.
     """
     template = replace(template, tokenizer=tokenizer_digest(tokenizer))
     path = cache / KIND / digest_json([source.digest, asdict(template)])[:32]
@@ -288,7 +287,6 @@ def _build(path: Path, source: Texts, template: TextTemplate, tokenizer: Tokeniz
                 rows = np.arange(start, end)
                 titles = source.titles.take(rows) if template.side == "passage" and len(source.titles) else []
                 found = sequences(strings(titles, column.take(rows)))
-                _check_tokens(found, template.side, start)
                 cut += int(found.cut.sum())
                 pieces[start:end] = found.counts
                 lengths.append(found.lengths)
@@ -306,28 +304,7 @@ def _all_sequences(
     """The sequences of texts, a block of these at a time; ``titles`` may be empty."""
     strings = _strings(template, tokenizer)(titles, texts)
     sequences = _sequencer(tokenizer, template, len(texts))
-    found = [sequences(strings[start : start + BLOCK]) for start in range(0, len(strings), BLOCK)]
-    for number, part in enumerate(found):
-        _check_tokens(part, template.side, number * BLOCK)
-    return found
-
-
-def _check_tokens(found: Sequences, side: str, start: int) -> None:
-    """Refuse a text of which no token is left, because a model has no vector for it.
-
-    Parameters
-    ----------
-    start : the number of texts before these.
-
-    Raises
-    ------
-    InputError : a text is empty, and the tokenizer puts no special tokens around texts.
-    """
-    if not len(empty := np.flatnonzero(found.lengths == 0)):
-        return
-    number = start + int(np.searchsorted(np.cumsum(found.counts), empty[0], side="right")) + 1
-    what = f"{side} {number} has no token: its text is empty, and the tokenizer puts no special tokens around it"
-    raise InputError("NO_TOKENS", what, "remove it, or set a prompt")
+    return [sequences(strings[start : start + BLOCK]) for start in range(0, len(strings), BLOCK)]
 
 
 def _sequencer(tokenizer: Tokenizer, template: TextTemplate, total: int) -> Callable[[list[str]], Sequences]:

@@ -21,6 +21,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from hardneg.data.tokens import plain_tokenizer, tokenizer_digest
+from hardneg.errors import InputError
 from hardneg.models.capacity import bytes_of_batch
 from hardneg.models.packing import (
     can_pack,
@@ -110,7 +111,14 @@ class Tower(nn.Module):
         """One vector a sequence [n, h], in the order of the batch: float32, on the transformer's device, no head.
 
         Nothing is padded, and no sequence sees another. The batch must not be empty.
+
+        Raises
+        ------
+        InputError : a sequence has no token: its text is empty, and the tokenizer has no special tokens.
         """
+        if not tokens.lengths.all():
+            what = "a text has no token: it is empty, and the tokenizer puts no special tokens around it"
+            raise InputError("NO_TOKENS", what, "remove it, or set a prompt")
         device, order = self.transformer.device, np.argsort(-tokens.lengths, kind="stable")
         sorted_tokens = tokens.take(order)
         layout = lay_out(sorted_tokens.lengths, device)

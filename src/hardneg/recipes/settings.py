@@ -164,7 +164,7 @@ class TrainingSettings(Settings):
         fields = type(self).model_fields
         if idle := [name for name in names if getattr(self, name) != fields[name].default]:
             what = f"{', '.join(f'{name} = {getattr(self, name)}' for name in idle)} {why}"
-            raise SettingsError("BAD_SETTING", what, "leave it out")
+            raise SettingsError("BAD_SETTING", what, "leave it out" if len(idle) == 1 else "leave them out")
 
     def check_shared(self, negatives: str, queries: int) -> None:
         """Refuse steps in which a query has no negative, because they have only those of other queries.
