@@ -166,7 +166,9 @@ def read_toml(path: Path) -> dict[str, Any]:
 
     A pipe, such as a shell's ``<(...)``, is refused: the file is read several times, also by other processes.
     """
-    if path.is_fifo():
+    with reading(path):
+        pipe = path.exists() and path.is_fifo()
+    if pipe:
         what, fix = "this is a pipe, which can be read only once", "write the settings to a file"
         raise SettingsError("BAD_TOML", what, fix, path=path)
     try:

@@ -46,14 +46,21 @@ def own_surroundings() -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept_draws() -> Iterator[None]:
-    """Leave torch's random numbers as the caller had them: the block may seed them for its own draws."""
+    """Leave torch's random numbers as the caller had them: the block may seed them for its own draws.
+
+    So is its choice of deterministic algorithms, which a failed step on CUDA may leave switched on.
+    """
     import torch
 
-    drawn = torch.get_rng_state()
+    drawn, strict = torch.get_rng_state(), torch.are_deterministic_algorithms_enabled()
+    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
     on_cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
     try:
         yield
     finally:
+        torch.use_deterministic_algorithms(strict, warn_only=only_warns)
         torch.set_rng_state(drawn)
         if on_cuda is not None:
             torch.cuda.set_rng_state_all(on_cuda)
+        elif torch.cuda.is_initialized():  # as torch would have seeded it at its first use
+            torch.cuda.manual_seed_all(torch.initial_seed())

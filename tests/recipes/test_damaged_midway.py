@@ -1,12 +1,13 @@
 """An experiment that was stopped midway and then damaged is refused in one line, or ends in the same bytes."""
 
+import contextlib
 import json
 import shutil
 
 import pytest
 
 import hardneg as hn
-from hardneg.errors import ArtifactError
+from hardneg.errors import ArtifactError, InputError
 from worlds.small_trainings import train_small
 from worlds.tiny_world import one_thread  # noqa: F401
 
@@ -187,6 +188,35 @@ def test_a_finished_experiment_that_lost_its_model_makes_it_again(world, tmp_pat
     assert not hn.verify(out)["faults"]
 
 
+def test_making_a_lost_model_again_may_be_interrupted(world, tmp_path):
+    out = tmp_path / "exp"
+    train_small("star", world, out)
+    weights = (out / "model/model.safetensors").read_bytes()
+    hn.clean(out, delete=True)
+    shutil.rmtree(out / "model")
+    stopped("star", world, out, lambda row: row["step"] == 2)
+    train_small("star", world, out)
+    assert (out / "model/model.safetensors").read_bytes() == weights
+    assert not hn.verify(out)["faults"]
+
+
+def test_lost_weights_of_an_episode_that_is_over_leave_its_record(world, tmp_path):
+    def stop_at_the_end(state):
+        if state["name"] == "last":
+            raise StopHereError
+
+    several = {"mixtures": ["bm25", "in_batch"], "steps": [4], "measure_every": 2, "keep": "best"}
+    with pytest.raises(StopHereError):
+        train_small("warmup", world, tmp_path / "exp", on_state=stop_at_the_end, **several)
+    measured = sorted((tmp_path / "exp").glob("states/1-*/measured"))
+    assert measured
+    for place in measured:
+        shutil.rmtree(place.parent / "model", ignore_errors=True)
+    with contextlib.suppress(ArtifactError, InputError):
+        train_small("warmup", world, tmp_path / "exp", **several)
+    assert sorted((tmp_path / "exp").glob("states/1-*/measured")) == measured
+
+
 def test_advice_on_a_finished_experiment_does_not_lead_back_to_itself(world, tmp_path):
     out = tmp_path / "exp"
     train_small("star", world, out)
@@ -229,6 +259,8 @@ def test_the_best_state_is_measured_again_if_its_weights_are_gone(world, tmp_pat
     train_small("star", world, out, keep="best")
     for name in ("metrics.jsonl", "results.json", "states.jsonl", "model/model.safetensors"):
         assert (out / name).read_bytes() == (straight / name).read_bytes()
+    kept = [sorted(path.parent.name for path in one.glob("states/*/model")) for one in (out, straight)]
+    assert kept[0] == kept[1]
 
 
 def test_a_log_of_versions_that_has_lost_a_line_is_refused(world, tmp_path):

@@ -359,3 +359,8 @@ def test_a_pipe_is_no_settings_file_because_the_second_reader_would_find_it_empt
     with pytest.raises(SettingsError, match=r"BAD_TOML: this is a pipe, .*; write the settings to a file"):
         read_toml(Path(f"/dev/fd/{reads}"))
     os.close(reads)
+
+
+def test_a_name_that_the_system_refuses_is_told_in_one_line():
+    with pytest.raises(ResourceError, match="UNREADABLE: cannot read"):
+        read_toml(Path("x" * 300 + ".toml"))

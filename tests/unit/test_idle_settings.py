@@ -16,6 +16,11 @@ NOTHING_TO_LEARN = [
     ("ance-tele", {"passages_reference": [4, 1], "in_batch": False}, "episode 2 has 1 passage for a query"),
     (
         "ance-tele",
+        {"first": "in_batch", "passages_reference": [1], "in_batch": False},
+        "episode 2 has 1 passage for a query",
+    ),
+    (
+        "ance-tele",
         {"passages_reference": [1], "micro_queries": 1},
         "micro_queries = 1, and passages_reference = 1",
     ),

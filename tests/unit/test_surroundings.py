@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import hardneg as hn
+from hardneg.surroundings import kept_draws
 from worlds.small_trainings import train_small
 from worlds.tiny_world import one_thread  # noqa: F401
 
@@ -94,6 +95,12 @@ def test_an_estimate_leaves_them_too(world):
     options = {"estimate": True, "device": "cpu", "precision": "float32", "steps": 2}
     hn.plan("star", world.collection, world.model, **options)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_failed_step_leaves_the_choice_of_algorithms_of_the_caller():
+    with kept_draws():
+        torch.use_deterministic_algorithms(True)  # as a failed step leaves it
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_a_thread_of_the_caller_keeps_its_own(world):

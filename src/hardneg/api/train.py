@@ -82,7 +82,8 @@ def train_once(task: Task, start: Start) -> dict[str, Any]:
         grows=settings.may_grow,
     ) as experiment:
         remember_collection(out, data.collection)
-        if by_leader(lambda: is_measured(experiment.results, settings.judging) and experiment.is_whole()):
+        by_leader(experiment.reopen_without_models)
+        if by_leader(lambda: is_measured(experiment.results, settings.judging)):
             note(f"{out}: finished already")
             return by_leader(lambda: dict(experiment.results))
         frozen = frozen_models(settings, source, start.base, data, experiment.cache)

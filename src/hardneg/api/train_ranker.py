@@ -45,7 +45,8 @@ def train_ranker(task: Task) -> dict[str, Any]:
         out, recipe=recipe.name, settings=settings, inputs=inputs, data=data, source=source, cache=task.cache
     ) as experiment:
         remember_collection(out, data.collection)
-        if by_leader(lambda: is_measured(experiment.results, settings.judging) and experiment.is_whole()):
+        by_leader(experiment.reopen_without_models)
+        if by_leader(lambda: is_measured(experiment.results, settings.judging)):
             note(f"{out}: finished already")
             return by_leader(lambda: dict(experiment.results))
         training = TrainingRun(settings, data, experiment, frozen_of(task, experiment.cache))
@@ -62,7 +63,7 @@ def train_ranker(task: Task) -> dict[str, Any]:
                 recipe.run(training, lambda: first.pop() if first else base(), **given),
                 data,
                 experiment,
-                ranker_plan(task),
+                ranker_plan(task, ranker),
                 bm25=bm25_judged,
                 untrained=base,
                 handling=Handling(
@@ -118,16 +119,17 @@ def frozen_of(task: Task, cache: Path) -> FrozenModels | None:
     return frozen_models(task.settings, task.source, starting, task.data, cache)
 
 
-def ranker_plan(task: Task) -> EvaluationPlan:
-    """What is measured of the states, and what the model card says."""
+def ranker_plan(task: Task, ranker: CrossEncoder) -> EvaluationPlan:
+    """What is measured of the states, and what the model card says: the length, if one was asked for, as it is."""
     settings, source = ranker_settings(task), task.source
+    length = settings.max_length and ranker.settings.max_length
     return EvaluationPlan(
         measures=settings.judging,
         depth=settings.depth,
         seed=settings.seed,
         keep=settings.keep,
         about=f"A ranker (cross-encoder) trained with hardneg by {task.recipe.about} from {source.name}.",
-        settings=settings.result_values(),
+        settings=settings.result_values() | {"max_length": length},
         base_model=source.hub_name,
     )
 

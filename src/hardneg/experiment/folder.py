@@ -129,12 +129,13 @@ class Experiment:
         """Write ``states.jsonl`` and ``results.json`` and seal them: the experiment is finished."""
         write_results(self.path, results, states)
 
-    def is_whole(self) -> bool:
-        """Whether a finished experiment still has its trained models; a line names each that is gone."""
+    def reopen_without_models(self) -> None:
+        """Mark a finished experiment as not finished if a trained model of it is gone; a line names each."""
         lost = lost_models(self.path)
         for place in lost:
             say(f"{place} is gone, and is made again")
-        return not lost
+        if lost:
+            self.reopen()
 
     def reopen(self) -> None:
         """Mark the experiment as not finished, because it is being extended."""

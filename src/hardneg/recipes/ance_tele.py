@@ -96,7 +96,7 @@ class AnceTele(GroupSettings):
 
     def check_groups(self) -> None:
         """Refuse an episode whose groups are of one passage, if a step has no other passages for them."""
-        last = min(self.episodes, max(self.start_episode, len(self.sizes)))  # the last size repeats
+        last = min(self.episodes, max(self.start_episode + 1, len(self.sizes)))  # the last size repeats
         for episode in range(self.start_episode, last + 1):
             own = self.has_negatives(episode)
             if self.passages_per_query(episode) > 1:

@@ -133,7 +133,7 @@ class DevEvaluator:
         state = self._state(encoder, made, self.runs(self.experiment, *place))
         means = self._means(state)
         value = means[str(self.settings.steering)]
-        if self.keeps_weights and value > max(self.values.values(), default=float("-inf")):
+        if self.keeps_weights and best_of({**self.values, place: value}) == place:
             inputs = self._inputs_of(made)
             by_leader(self.save, encoder, weights_path(self.experiment, *place), inputs=inputs, replace=True)
         by_leader(self._record, state, made)
@@ -182,7 +182,8 @@ class DevEvaluator:
         """The values of measured states of all stages.
 
         States of this stage that are not due, or were measured with other inputs, are deleted. So is the best one
-        if its weights are gone, so that it is measured again and its weights are kept.
+        if its weights are gone, so that it is measured again and its weights are kept; but not where a later
+        episode has begun, because then this one is not trained again.
         """
         found = {}
         for place in self.experiment.layout.measured_states():
@@ -194,8 +195,8 @@ class DevEvaluator:
             if is_published(state.record):
                 run = load_run(run_of(self.experiment / read_manifest(state.record).facts["runs"], "dev"))
                 found[place] = self._means_of(run)[str(self.settings.steering)]
-        best = best_of(found)
-        if self.keeps_weights and best and best[0] == self.episode:
+        best, later = best_of(found), self.experiment.layout.episode(self.episode + 1).checkpoints.is_dir()
+        if self.keeps_weights and best and best[0] == self.episode and not later:
             state = self.experiment.layout.state(best[1], best[0])
             if not is_published(state.model):
                 remove(state.path)
