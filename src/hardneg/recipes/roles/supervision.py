@@ -99,6 +99,7 @@ class Worker:
             what = f"the {self.job.role} ended {RETRIES + 1} times in a row ({self._end(status)})"
             fix = f"if it only works slowly, allow it more: --set silent_seconds={10 * self.silent_seconds:g}"
             raise RoleFailed(what, status if status > 0 else PeerError.status, *([fix] if self.hung else []))
+        note(f"WARNING: the {self.job.role} was stopped ({self._end(status)}); it is started again")
         log.warning("the %s was stopped (%s); it is started again", self.job.role, self._end(status))
         self._wait(BACKOFF[min(self.failures, len(BACKOFF) - 1)])
         self.failures += 1
