@@ -446,9 +446,8 @@ def add_own(seconds: dict[str, float], work: CostModel, own: Own) -> None:
     sample = take_sample(work, encoder)
     seconds["encode"] += whole_encoding(work, encoder, sample, own.sides)
     indexed = round(sample.chunks * collection.n_passages)
-    judged = judged_queries(work.data)
     a_search = indexed * search_seconds(encoder.dim, indexed, JUDGED, work.store_dtype, encoder.device)
-    seconds["search"] += shared_search(work, judged * a_search)
+    seconds["search"] += shared_search(work, judged_queries(work.data) * a_search)
 
 
 def stored_bytes(work: CostModel, encoder: BiEncoder) -> float:

@@ -167,16 +167,12 @@ class TrainingSettings(Settings):
             raise SettingsError("BAD_SETTING", what, "leave it out" if len(idle) == 1 else "leave them out")
 
     def check_shared(self, negatives: str, queries: int) -> None:
-        """Refuse steps in which a query has no negative, because they have only those of other queries.
+        """Refuse steps, or parts of steps, of a single query, which has no negatives of other queries.
 
         Parameters
         ----------
         negatives : the setting that asks for in-batch negatives alone, with its value.
         queries : queries of a step.
-
-        Raises
-        ------
-        SettingsError : a step, or a part of it, has a single query.
         """
         alone = "a query alone has no negative, so nothing would be learnt"
         if queries == 1:

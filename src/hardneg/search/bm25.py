@@ -98,18 +98,9 @@ def bm25_run(
     *,
     among: Int32 | None = None,
 ) -> Run:
-    """The run of queries of the collection itself; see :func:`bm25_texts`.
-
-    Parameters
-    ----------
-    among : [n] the rows of the passages that are searched, which ascend; None: all.
-    """
+    """The run of queries of the collection itself; see :func:`bm25_texts`."""
     texts = collection.query_texts.take(query_rows)
-    if among is None:
-        return bm25_texts(collection, texts, k, cache, query_rows, language)
-    k = check_request(len(texts), len(among), k)
-    run = search(open_bm25(collection, cache, language).among(among), texts, query_rows, k)
-    return replace(run, passage_rows=among[run.passage_rows])
+    return bm25_texts(collection, texts, k, cache, query_rows, language, among=among)
 
 
 def bm25_texts(
@@ -119,6 +110,8 @@ def bm25_texts(
     cache: Path,
     query_rows: Int32 | None = None,
     language: str | None = None,
+    *,
+    among: Int32 | None = None,
 ) -> Run:
     """The k best passages of each query text that share a term with it.
 
@@ -127,6 +120,7 @@ def bm25_texts(
     cache : folder of derived stores, where the index is opened or, the first time, built.
     query_rows : [Q] what the run calls the queries; 0, 1, ... without it.
     language : whose analyser makes the terms; None: the collection's.
+    among : [n] the rows of the passages that are searched, which ascend; None: all.
 
     Returns
     -------
@@ -137,9 +131,13 @@ def bm25_texts(
     SettingsError, InputError
         k is below 1; there are no queries or no passages.
     """
-    k = check_request(len(texts), collection.n_passages, k)
+    k = check_request(len(texts), collection.n_passages if among is None else len(among), k)
     rows = np.arange(len(texts), dtype=np.int32) if query_rows is None else query_rows
-    return search(open_bm25(collection, cache, language), texts, rows, k)
+    index = open_bm25(collection, cache, language)
+    if among is None:
+        return search(index, texts, rows, k)
+    run = search(index.among(among), texts, rows, k)
+    return replace(run, passage_rows=among[run.passage_rows])
 
 
 def open_bm25(collection: Passages, cache: Path, language: str | None = None) -> Bm25Index:
