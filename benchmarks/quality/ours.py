@@ -30,6 +30,8 @@ class Stage:
 
 TELE = 1.5  # two episodes: the first one makes half of a schedule
 SOME = {"mine_passages": 5}
+ONE_EPISODE = {"episodes": 1, "first": "mined"}
+IN_BATCH = {"episodes": 1}  # the first episode of the preset mines nothing
 CONTENDERS: dict[str, tuple[Stage, ...]] = {
     "hardneg-warmup": (Stage("warmup"),),
     "hardneg-warmup-cut": (Stage("warmup", {"train_passage_length": 64}),),
@@ -40,7 +42,8 @@ CONTENDERS: dict[str, tuple[Stage, ...]] = {
     "hardneg-tele-anew": (Stage("ance-tele", {"start": "scratch"}, schedules=TELE),),
     "hardneg-warm-star": (Stage("warmup", share=0.6), Stage("star", share=0.4)),
     "hardneg-warm-star-some": (Stage("warmup", share=0.6), Stage("star", SOME, share=0.4)),
-    "hardneg-warm-tele": (Stage("warmup", share=0.5), Stage("ance-tele", {"episodes": 1}, share=0.5)),
+    "hardneg-warm-tele": (Stage("warmup", share=0.5), Stage("ance-tele", ONE_EPISODE, share=0.5)),
+    "hardneg-warm-again": (Stage("warmup", share=0.5), Stage("ance-tele", IN_BATCH, share=0.5)),
     "hardneg-adore": (Stage("warmup", share=0.7), Stage("adore", share=0.3)),
 }
 

@@ -356,7 +356,16 @@ def test_every_contender_of_ours_is_a_valid_experiment(quality):
             assert isinstance(settings, recipe_named(stage.recipe).settings)
 
 
-@pytest.mark.parametrize("name", ["quality", "quality-256", "quality-amx"])
+def test_a_contender_that_is_named_for_mined_negatives_mines_in_its_last_stage(quality):
+    from hardneg.api.recipes import settings_of
+
+    for name, stages in quality("ours").CONTENDERS.items():
+        if stages[-1].recipe == "ance-tele":
+            settings = settings_of("ance-tele", "finetune", **stages[-1].settings)
+            assert settings.has_negatives(settings.episodes) == ("tele" in name), name
+
+
+@pytest.mark.parametrize("name", ["quality", "quality-256", "quality-bfloat16", "quality-amx"])
 def test_the_kept_page_is_that_of_the_kept_outcomes(quality, tmp_path, name):
     """What is committed is what the command makes."""
     cells, page = quality("cells"), quality("page")
