@@ -134,7 +134,7 @@ class Ance(GroupSettings):
             self.check_steps()
         if self.measure_every and self.mode != "sync":
             what = f"measure_every = {self.measure_every} with mode = {self.mode}: it measures every version"
-            raise SettingsError("BAD_SETTING", what, "leave it out, or set mode = sync")
+            raise SettingsError("BAD_SETTING", what, "set measure_every = none, or mode = sync")
         if self.max_staleness is not None and self.mode != "async":
             what = f"max_staleness = {self.max_staleness} with mode = {self.mode}, which has a schedule"
             raise SettingsError("BAD_SETTING", what, "leave it out, or use mode = async")
