@@ -168,6 +168,21 @@ def test_the_first_step_is_that_of_a_slow_loop(run_states, world, ranker, tmp_pa
     assert found.losses(1)[0] == pytest.approx(total / len(batch.query_rows), rel=2e-2, abs=1e-5)
 
 
+WITHOUT_OWN = [
+    ("warmup", {"mixtures": ["bm25", "in_batch"], "steps": [2]}),
+    ("ance-tele", {"passages_reference": [3, 1], "extra": []}),
+]
+
+
+@pytest.mark.parametrize(("name", "changes"), WITHOUT_OWN)
+def test_groups_of_a_positive_alone_keep_the_loss_of_the_recipe(run_states, ranker, name, changes):
+    """Over one passage a teacher's term is 0 whatever the model is, so alone it would train nothing."""
+    recipe, settings, _ = RUNS[name]
+    settings = settings | changes
+    taught = run_states(recipe, frozen={"teacher": ranker}, distill="kl", distill_weight=1.0, **settings)
+    assert min(taught.losses(2)) > 0.1
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_the_mask_takes_negatives_away(run_states, plain, name):
     recipe, settings, _ = RUNS[name]

@@ -25,8 +25,8 @@ CHECKS = (  # of what was given by the option itself, or by settings that only r
     "hardneg.recipes.frozen.no_teacher",
     "hardneg.recipes.ranker.RankerTraining.check_first",
     "hardneg.recipes.ranker.train_ranker",
-    "hardneg.recipes.settings.GroupSettings.with_frozen",
-    "hardneg.recipes.settings.MiningSettings.with_frozen",
+    "hardneg.recipes.group_settings.GroupSettings.with_frozen",
+    "hardneg.recipes.group_settings.MiningSettings.with_frozen",
 )
 OWN = (  # options, what help says of them, and advice of the doctor on other commands (tests/unit/test_examine)
     "hardneg.cli",

@@ -26,6 +26,13 @@ NOTHING_TO_LEARN = [
     ),
     ("ance-tele", {"first": "in_batch", "first_queries": 1}, "a step has 1 query, and first = in_batch"),
     ("ance-tele", {"first": "in_batch", "queries_per_step": 1}, "a step has 1 query, and first = in_batch"),
+    ("warmup", {"mixtures": ["in_batch", "nce"], "distill": "kl"}, "distill = kl with mixtures = in_batch, nce"),
+    ("ance-tele", {"passages_reference": [1], "distill": "kl"}, "distill = kl with passages_reference = 1"),
+    (
+        "ance-tele",
+        {"first": "in_batch", "episodes": 1, "distill": "margin_mse"},
+        "distill = margin_mse with first = in_batch",
+    ),
 ]
 
 
@@ -45,6 +52,9 @@ SOMETHING_TO_LEARN = [
     ("ance-tele", {"first": "in_batch", "in_batch": False}),
     ("ance-tele", {"first": "in_batch", "queries_per_step": 1, "first_queries": 8}),
     ("star", {"micro_queries": 1}),
+    ("warmup", IN_BATCH | {"distill": "kl"}),
+    ("ance-tele", {"passages_reference": [1, 4], "distill": "kl"}),
+    ("ance-tele", {"first": "in_batch", "distill": "kl"}),
 ]
 
 

@@ -35,8 +35,9 @@ from hardneg.process.distributed import world_size
 from hardneg.process.launch import is_launched
 from hardneg.process.progress import note
 from hardneg.process.threads import pick_device, visible_devices
+from hardneg.recipes.group_settings import MiningSettings
 from hardneg.recipes.ranker import RankerTraining
-from hardneg.recipes.settings import MiningSettings, Recipe, TrainingSettings
+from hardneg.recipes.settings import Recipe, TrainingSettings
 from hardneg.records import spans
 from hardneg.search.ann import open_index
 from hardneg.search.retrieve import Index

@@ -29,8 +29,9 @@ from hardneg.negatives.pool import NegativePool, empty_pool
 from hardneg.negatives.scores import Guide
 from hardneg.recipes import catalogue
 from hardneg.recipes.estimate import CostModel, work_of
+from hardneg.recipes.group_settings import GroupSettings
 from hardneg.recipes.measured_states import MeasuredStage, stage_on_pool
-from hardneg.recipes.settings import Episode, GroupSettings, Recipe, per_episode
+from hardneg.recipes.settings import Episode, Recipe, per_episode
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import Positives
 from hardneg.storage.artifacts import read_manifest
@@ -97,7 +98,11 @@ class AnceTele(GroupSettings):
     def check_groups(self) -> None:
         """Refuse an episode whose groups are of one passage, if a step has no other passages for them."""
         last = min(self.episodes, max(self.start_episode + 1, len(self.sizes)))  # the last size repeats
-        for episode in range(self.start_episode, last + 1):
+        episodes = range(self.start_episode, last + 1)
+        if max(map(self.passages_per_query, episodes)) == 1:
+            mined = any(map(self.has_negatives, episodes))
+            self.check_taught(f"passages_{self.group_sizes} = 1" if mined else "first = in_batch")
+        for episode in episodes:
             own = self.has_negatives(episode)
             if self.passages_per_query(episode) > 1:
                 continue
@@ -285,7 +290,7 @@ def stage_of(training: TrainingRun[AnceTele], pool: NegativePool, start: BiEncod
         training,
         planned,
         start,
-        objective=training.objective(start, loss, in_batch=shared, pool=pool, taught=own),
+        objective=training.objective(start, loss, in_batch=shared, pool=pool, taught=negatives > 0),
         batches=batches,
         models=models,
         began=layout.episode(settings.start_episode).runs if settings.start == "scratch" else None,

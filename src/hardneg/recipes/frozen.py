@@ -21,7 +21,8 @@ from hardneg.models.loading import open_encoder
 from hardneg.models.source import ModelSource
 from hardneg.negatives.pool import NegativePool
 from hardneg.negatives.scores import Guide, Score, StoredScores, guide_of
-from hardneg.recipes.settings import GroupSettings, MiningSettings, TrainingSettings
+from hardneg.recipes.group_settings import GroupSettings, MiningSettings
+from hardneg.recipes.settings import TrainingSettings
 from hardneg.search.rerank import RetrieverScorer
 from hardneg.search.retriever import Retriever
 from hardneg.search.scorers import maybe_ranker, scorer_at

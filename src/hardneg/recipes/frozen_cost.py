@@ -11,7 +11,8 @@ from hardneg.models.source import ModelSource
 from hardneg.negatives.pool import NegativePool
 from hardneg.recipes.estimate import Beside, CostModel, queries_of_step
 from hardneg.recipes.frozen import open_frozen, source_at
-from hardneg.recipes.settings import GroupSettings, MiningSettings, TrainingSettings
+from hardneg.recipes.group_settings import GroupSettings, MiningSettings
+from hardneg.recipes.settings import TrainingSettings
 
 
 def frozen_work(

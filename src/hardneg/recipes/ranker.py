@@ -37,8 +37,9 @@ from hardneg.process.distributed import by_leader
 from hardneg.process.stages import Amount, Planned
 from hardneg.recipes import catalogue
 from hardneg.recipes.estimate import CostModel, work_of
+from hardneg.recipes.group_settings import MiningSettings
 from hardneg.recipes.measured_states import DevEvaluator, MeasuredStage
-from hardneg.recipes.settings import Episode, MiningSettings, Recipe
+from hardneg.recipes.settings import Episode, Recipe
 from hardneg.recipes.stages import FIRST, LAST, MEASURE, MINE, RANKING
 from hardneg.recipes.starting_ranker import as_long_as_it_takes
 from hardneg.recipes.training_run import TrainingRun

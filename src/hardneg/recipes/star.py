@@ -26,6 +26,7 @@ from hardneg.negatives.pool import NegativePool
 from hardneg.process.distributed import by_leader
 from hardneg.recipes import catalogue
 from hardneg.recipes.estimate import CostModel, work_of
+from hardneg.recipes.group_settings import GroupSettings
 from hardneg.recipes.measured_states import MeasuredStage, stage_on_pool
 from hardneg.recipes.mined_among import (
     embeds_all,
@@ -35,7 +36,7 @@ from hardneg.recipes.mined_among import (
     positives_by_bm25,
     visited,
 )
-from hardneg.recipes.settings import Episode, GroupSettings, Recipe
+from hardneg.recipes.settings import Episode, Recipe
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.training.batches import VisitBatches, trainable
 from hardneg.training.objectives import GroupLoss

@@ -29,8 +29,9 @@ from hardneg.negatives.pool import NegativePool, empty_pool
 from hardneg.negatives.sources import draw_entries
 from hardneg.recipes import catalogue
 from hardneg.recipes.estimate import CostModel, work_of
+from hardneg.recipes.group_settings import GroupSettings
 from hardneg.recipes.measured_states import MeasuredStage, stage_on_pool
-from hardneg.recipes.settings import Episode, GroupSettings, Recipe, per_episode
+from hardneg.recipes.settings import Episode, Recipe, per_episode
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import spans
 from hardneg.training.batches import VisitBatches, trainable
@@ -60,6 +61,8 @@ class Warmup(GroupSettings):
             sources_of(mixture)
             if not self.mined(episode):
                 self.check_shared(f"the mixture {mixture}", self.queries_per_step)
+        if not any(map(self.drawn, range(1, len(self.mixtures) + 1))):
+            self.check_taught(f"mixtures = {', '.join(self.mixtures)}")
         if self.loss != "hinge":
             self.check_idle(f"with loss = {self.loss}, and only hinge has a margin", "margin")
         if self.bounds and self.filter_by == "miner":
@@ -214,7 +217,8 @@ def stage_of(training: TrainingRun[Warmup], pool: NegativePool, start: BiEncoder
         rotate=settings.positives == "rotate",
         micro_queries=settings.micro_queries,
     )
-    objective = training.objective(start, loss, in_batch=shared, pool=pool)
+    taught = settings.drawn(episode) > 0
+    objective = training.objective(start, loss, in_batch=shared, pool=pool, taught=taught)
     return stage_on_pool(training, planned, start, objective=objective, batches=batches, models=models)
 
 

@@ -41,6 +41,7 @@ from hardneg.recipes.ance.refreshing import (
 )
 from hardneg.recipes.ance.versions import Mode, longest_in_force
 from hardneg.recipes.estimate import CostModel, work_of
+from hardneg.recipes.group_settings import GroupSettings
 from hardneg.recipes.measured_states import DevEvaluator, MeasuredStage, judge_of, runs_path, weights_path
 from hardneg.recipes.roles.peers import (
     INFERENCER,
@@ -53,7 +54,7 @@ from hardneg.recipes.roles.peers import (
     published_model,
     wait_for_peer,
 )
-from hardneg.recipes.settings import Episode, GroupSettings, Recipe
+from hardneg.recipes.settings import Episode, Recipe
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.training.batches import VisitBatches
 from hardneg.training.objectives import LossName, group_loss

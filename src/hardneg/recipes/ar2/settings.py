@@ -12,8 +12,9 @@ from hardneg.diagnostics.judge import evaluation_depth
 from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.negatives.mix import nearest
+from hardneg.recipes.group_settings import MiningSettings
 from hardneg.recipes.roles.peers import INFERENCER, TRAINER
-from hardneg.recipes.settings import Episode, MiningSettings
+from hardneg.recipes.settings import Episode
 from hardneg.training.stage import RETRIEVER
 
 RANKER = "ranker"  # the name of the second model in metrics, checkpoints and timing

@@ -1,0 +1,118 @@
+"""The settings that recipes share which mine negatives, and which train a retriever on groups of them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from hardneg.errors import SettingsError
+from hardneg.negatives.candidates import Filters
+from hardneg.recipes.settings import TrainingSettings
+from hardneg.training.objectives import DistillName, GroupLoss, TaughtLoss, distilled
+
+BOUNDS = ("max_score", "absolute_margin", "relative_margin", "top")
+
+
+class MiningSettings(TrainingSettings):
+    """Settings of the recipes that mine negatives."""
+
+    # bounds on what is mined, see Filters
+    max_score: float | None = None
+    absolute_margin: float | None = None
+    relative_margin: float | None = None
+    top: int | None = Field(None, ge=1)  # of the candidates within the bounds, so many with the highest scores
+    # whose scores the bounds compare: those of the model that mines, of the starting model, or of --filter-by
+    filter_by: Literal["miner", "start", "given"] = "miner"
+
+    def check(self) -> None:
+        """Refuse also a guide if no bound compares its scores."""
+        super().check()
+        if self.filter_by != "miner" and not self.bounds:
+            what = f"filter_by = {self.filter_by}, and no bound on scores"
+            raise SettingsError("NO_BOUND", what, f"set one of {', '.join(BOUNDS)}, or leave it out")
+
+    def with_frozen(self, filter_by: bool, teacher: bool) -> MiningSettings:
+        """The settings of an experiment, given which frozen models it has; raises if they do not fit."""
+        super().with_frozen(False, teacher)
+        if not filter_by and self.filter_by == "given":
+            what = "filter_by = given, and no model to filter by is given"
+            raise SettingsError("NO_MODEL", what, "give --filter-by M, or set filter_by = start")
+        chosen = self.model_copy(update={"filter_by": "given"}) if filter_by else self
+        chosen.check()
+        return chosen
+
+    @property
+    def bounds(self) -> dict[str, float]:
+        """The bounds that are set."""
+        known = {name: getattr(self, name) for name in BOUNDS}
+        return {name: value for name, value in known.items() if value is not None}
+
+    @property
+    def filters(self) -> Filters:
+        """Which candidates may become negatives."""
+        return Filters(
+            max_score=self.max_score,
+            absolute_margin=self.absolute_margin,
+            relative_margin=self.relative_margin,
+            top=self.top,
+        )
+
+
+class GroupSettings(MiningSettings):
+    """Settings of the recipes that train a retriever on groups of a positive and mined negatives."""
+
+    # false negatives of a step: masked if the starting model scores them above the positive less the margin
+    guide_mask: bool = False
+    guide_margin: float = 0.0
+
+    # distillation of a teacher's scores (--teacher, or those of a scored pool) over a query's own group
+    distill: DistillName | None = None
+    distill_weight: float = Field(0.5, gt=0, le=1)  # of the teacher's term; the recipe's own loss has the rest
+    distill_scale: float | None = Field(None, gt=0)  # from scores to logits in that term; None: the model's
+    teacher_temperature: float = Field(1.0, gt=0)
+
+    def check(self) -> None:
+        """Refuse also a guide's margin if the mask is off, and what only distilling reads."""
+        super().check()
+        if self.guide_margin and not self.guide_mask:
+            what = f"guide_margin = {self.guide_margin} with guide_mask = false, which masks nothing"
+            raise SettingsError("BAD_SETTING", what, "set guide_mask = true, or leave it out")
+        if self.distill is None:
+            why = "with distill = none, where nothing is distilled"
+            self.check_idle(why, "distill_weight", "distill_scale", "teacher_temperature")
+
+    def with_frozen(self, filter_by: bool, teacher: bool) -> MiningSettings:
+        """The settings of an experiment, given which frozen models it has; raises for a teacher without a loss."""
+        if teacher and self.distill is None:
+            what = "a teacher is given, and nothing is distilled"
+            raise SettingsError("BAD_SETTING", what, "set distill = kl or margin_mse, or leave --teacher out")
+        return super().with_frozen(filter_by, False)
+
+    def check_taught(self, groups: str) -> None:
+        """Refuse a teacher if all groups are of a positive alone, over which its term is 0 whatever the model is.
+
+        Parameters
+        ----------
+        groups : the setting that makes the groups so, with its value.
+        """
+        if self.distill is not None:
+            what = f"distill = {self.distill} with {groups}: no query has a negative of its own to learn from"
+            raise SettingsError("BAD_SETTING", what, "have mined negatives, or leave it out")
+
+    @property
+    def unscored(self) -> bool:
+        """Whether training has negatives besides those of a given pool, which then have no stored scores."""
+        return False
+
+    def distilled(self, loss: GroupLoss, scale: float) -> GroupLoss | TaughtLoss:
+        """The loss of a step, with the teacher's term if there is one; ``scale`` is the model's."""
+        if self.distill is None:
+            return loss
+        return distilled(
+            loss,
+            self.distill,
+            weight=self.distill_weight,
+            scale=self.distill_scale or scale,
+            temperature=self.teacher_temperature,
+        )
