@@ -42,6 +42,7 @@ S = TypeVar("S", bound="Settings")
 
 WIDE = 80  # characters of a value that is shown; a digest in quotes (66) fits
 MOST = 64 << 10  # bytes of a settings file; the time to read a key grows with the square of its length
+PRESET = "preset "  # begins the origin of a value that a preset set
 SHORT = 3  # letters; of a word this short, one wrong letter is a large part
 PARTED = {  # old presets, each split into two: random negatives of the batch, and of the corpus
     ("warmup", f"{before}random"): (f"{before}in-batch", f"{before}corpus-random")
@@ -99,6 +100,11 @@ class Settings(BaseModel, metaclass=SettingsType):
     def origin_of(self, name: str) -> str:
         """Where the value of a setting comes from, for people."""
         return self._origins.get(name, "as set" if name in self.model_fields_set else "by default")
+
+    def is_given(self, name: str) -> bool:
+        """Whether a setting has another value than by default, and not from a preset."""
+        changed = getattr(self, name) != type(self).model_fields[name].default
+        return bool(changed) and not self._origins.get(name, "").startswith(PRESET)
 
     def coming_from(self, origins: Mapping[str, str]) -> None:
         """Record where the values of some settings come from, by setting."""

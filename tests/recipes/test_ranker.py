@@ -112,8 +112,7 @@ def plain_losses(world, done, tmp_path, loss):
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "bce"])
 def test_steps_equal_plain_pytorch(execute, whole, world, tmp_path, loss):
-    # without known positives among the negatives, which plain code would have to mask
-    done = execute(loss=loss, mask_known_positives=False) if loss == "bce" else whole
+    done = execute(loss=loss) if loss == "bce" else whole
     found = list(plain_losses(world, done, tmp_path, loss))
     assert done.metrics[0]["loss"] == pytest.approx(found[0][0], abs=1e-5)
     assert [row["loss"] for row in done.metrics] == pytest.approx([value for value, _ in found], abs=1e-4)

@@ -76,6 +76,35 @@ IDLE = [
     ("warmup", {"margin": 2.0}, "margin = 2.0 with loss = auto"),
     ("ance", {"margin": 2.0}, "margin = 2.0 with loss = pairwise_nll"),
     ("ance", {"stale": "stop"}, "stale = stop without max_staleness"),
+    ("star", {"reinit_seed": 5}, "reinit_seed = 5 with reinit_layers = 0"),
+    ("star", {"cache_tokens": 1024}, "cache_tokens = 1024 with gradient_cache = false"),
+    ("ance-tele", {"first_queries": 4}, "first_queries = 4 with first = mined"),
+    (
+        "ance-tele",
+        {"first_steps": 4, "first_epochs": 2.0},
+        "first_epochs = 2.0, first_steps = 4 with first = mined",
+    ),
+    ("ance-tele", {"momentum": "accumulate", "alpha": 0.0}, "alpha = 0.0 with momentum = accumulate"),
+    ("ance-tele", {"beta": 0.0, "lookahead": "all"}, "lookahead = all with beta = 0"),
+    ("ance-tele", {"passages_paper": [8]}, r"passages_paper = \[8\] with group_sizes = reference"),
+    (
+        "ance-tele",
+        {"group_sizes": "paper", "passages_reference": [8]},
+        r"passages_reference = \[8\] with group_sizes = paper",
+    ),
+    ("warmup", {"mixtures": ["in_batch"], "negatives": [7]}, r"negatives = \[7\] with mixtures = in_batch"),
+    ("warmup", {"mixtures": ["in_batch", "nce"], "count": 7}, "count = 7 with mixtures = in_batch, nce"),
+    ("warmup", {"mixtures": ["in_batch"], "top": 3}, "top = 3 with mixtures = in_batch"),
+    ("warmup", {"mask_known_positives": False}, "mask_known_positives = false with mixtures = bm25"),
+    ("ance", {"mask_known_positives": False}, "mask_known_positives = false with in_batch = false"),
+    ("ance", {"max_steps": 10}, "max_steps = 10 without epochs"),
+    ("ar2", {"min_steps": 10}, "min_steps = 10 without epochs"),
+    ("ar2", {"balance": 1.0, "temperature": 2.0}, "temperature = 2.0 with balance = 1"),
+    ("ar2", {"balance": 0.0, "weighting": "reference"}, "weighting = reference with balance = 0"),
+    ("ar2", {"mask_known_positives": False}, "mask_known_positives = false in ar2"),
+    ("ranker", {"mask_known_positives": False}, "mask_known_positives = false for a ranker"),
+    ("adore", {"cut": 9, "weighted": False, "measure": "nDCG"}, "measure = nDCG with weighted = false"),
+    ("adore", {"cut": 9, "negatives": "static", "mask_known_positives": False}, "with negatives = static"),
 ]
 
 
@@ -90,6 +119,43 @@ def test_settings_with_an_effect_are_not():
     assert hn.settings_of("warmup", loss="hinge", margin=2.0)
     assert hn.settings_of("ance", mode="async", max_staleness=20_000, stale="stop")
     assert hn.settings_of("ance", margin=1.0, stale="wait")
+    assert hn.settings_of("ance-tele", first="in_batch", first_steps=4)
+    assert hn.settings_of("ance-tele", passages_reference=[4], passages_paper=[4])
+    assert hn.settings_of("warmup", mixtures=["bm25", "in_batch"], negatives=[3], mask_known_positives=False)
+    assert hn.settings_of("ance", in_batch=True, mask_known_positives=False)
+    assert hn.settings_of("ar2", first_ranker_epochs=2.0, max_steps=10)
+    assert hn.settings_of("adore", cut=9, mask_known_positives=False)
+
+
+OF_A_PRESET = [
+    ("ance-tele", "finetune", {"first": "mined"}, "first_queries", 16),
+    ("ance-tele", "demo", {"first": "mined"}, "first_steps", 3),
+    ("ance-tele", "msmarco", {}, "cache_tokens", 512),
+    ("ance", "finetune", {"epochs": None}, "max_steps", 10),
+    ("ar2", "finetune", {"epochs": None, "first_ranker_epochs": None}, "max_steps", 10),
+    ("warmup", "finetune-bm25", {"mixtures": ["in_batch"]}, "negatives", [7]),
+]
+
+
+@pytest.mark.parametrize(("recipe", "preset", "changes", "name", "value"), OF_A_PRESET)
+def test_a_preset_may_leave_idle_what_the_user_may_not(recipe, preset, changes, name, value, tmp_path):
+    settings = hn.settings_of(recipe, preset, **changes)
+    settings.check()
+    settings.model_copy(update={"seed": 1}).check()
+    hn.settings_of(recipe, settings=settings, seed=1)
+    with pytest.raises(Faults, match=f"BAD_SETTING: {name} = "):
+        hn.settings_of(recipe, preset, **changes, **{name: value})
+    file = tmp_path / "settings.toml"
+    file.write_text(f"{name} = {value}\n")
+    with pytest.raises(Faults, match=f"BAD_SETTING: {name} = "):
+        hn.settings_of(recipe, preset, config=file, **changes)
+
+
+def test_without_a_dev_split_what_it_would_have_is_refused():
+    with pytest.raises(SettingsError, match="dev_queries = 5 without a dev split"):
+        hn.settings_of("star", dev_queries=5).check_dev(False)
+    hn.settings_of("star", dev_queries=5).check_dev(True)
+    hn.settings_of("star", "finetune", keep="last", measure_every=None).check_dev(False)
 
 
 # ---------------------------------------------------------------- steps that follow from epochs

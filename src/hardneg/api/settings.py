@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args
 
 from hardneg.api.inputs import Place
 from hardneg.arguments import checked
-from hardneg.config import build, read_overrides, read_preset, split_config
+from hardneg.config import PRESET, build, read_overrides, read_preset, split_config
 from hardneg.errors import Faults, HardnegError, SettingsError
 from hardneg.experiment.folder import read_settings
 from hardneg.experiment.layout import Layout
@@ -22,6 +22,9 @@ from hardneg.recipes.settings import Recipe, TrainingSettings
 from hardneg.recipes.usual import split_options, usual_settings
 
 T = TypeVar("T")
+
+AS_SET = "as set"  # the origin of a value that the caller gave
+BEFORE = "before"  # stands for the origins in settings that were made before
 
 
 @checked
@@ -60,29 +63,29 @@ def recipe_settings(
     """
     faults: list[HardnegError] = given_twice(overrides)
     alone = partial(without_others, beside or {}, recipe.settings.model_fields, faults)
-    readers: list[Callable[[], Mapping[str, Any]]] = [
-        lambda: {} if preset is None else read_preset(recipe.name, preset),
-        lambda: {} if config is None else alone(file_settings(recipe, Path(config)), Path(config)),
-        lambda: {} if settings is None else settings.model_dump(mode="json"),
-        lambda: usual_settings(recipe.name, usual or {}, recipe.settings.model_fields, assigned(overrides)),
-        *(partial(lambda text: alone(read_overrides([text])), text) for text in overrides),
+    readers: list[tuple[str, Callable[[], Mapping[str, Any]]]] = [
+        (f"{PRESET}{preset}", lambda: {} if preset is None else read_preset(recipe.name, preset)),
+        (str(config), lambda: {} if config is None else alone(file_settings(recipe, Path(config)), Path(config))),
+        (BEFORE, lambda: {} if settings is None else settings.model_dump(mode="json")),
+        (
+            AS_SET,
+            lambda: usual_settings(recipe.name, usual or {}, recipe.settings.model_fields, assigned(overrides)),
+        ),
+        *((AS_SET, partial(lambda text: alone(read_overrides([text])), text)) for text in overrides),
     ]
     best = attempt(lambda: best_precision(pick_device(device)), faults)
-    layers = [layer for read in readers if (layer := attempt(read, faults)) is not None]
-    asked = any("precision" in layer for layer in (*layers, values))
-    layers.insert(0, {"precision": going_on(out, best)} if best and not asked else {})
-    built = attempt(lambda: build(recipe.settings, *layers, values), faults)
+    layers = [(source, layer) for source, read in readers if (layer := attempt(read, faults)) is not None]
+    layers.append((AS_SET, values))
+    asked = any("precision" in layer for _, layer in layers)
+    layers.insert(0, ("by default", {"precision": going_on(out, best)} if best and not asked else {}))
+    built = attempt(lambda: build(recipe.settings, *(layer for _, layer in layers)), faults)
     if built is not None:
-        attempt(built.check, faults)
+        for source, layer in layers:
+            origin = (settings or built).origin_of if source == BEFORE else lambda name, source=source: source
+            built.coming_from({name: origin(name) for name in layer})
+        attempt(built.check, faults)  # which asks where values come from
     if built is None or faults:
         raise Faults(faults)
-    sources = ["by default", f"preset {preset}", str(config), None, "as set", *("as set" for _ in overrides)]
-    sources.append("as set")
-    for layer, source in zip([*layers, values], sources, strict=True):
-        if source is not None:
-            built.coming_from(dict.fromkeys(layer, source))
-        elif settings is not None:
-            built.coming_from({name: settings.origin_of(name) for name in layer})
     return built
 
 

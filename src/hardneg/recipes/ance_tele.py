@@ -88,12 +88,30 @@ class AnceTele(GroupSettings):
         """Refuse also a source that is named twice, and groups without a negative."""
         super().check()
         self.check_groups()
+        self.check_used()
         if len(set(self.extra)) < len(self.extra):
             what = f"extra = {self.extra}: a source stands twice"
             raise SettingsError("REPEATED_SOURCE", what, "name each once")
         if "bm25" in self.extra and self.filters != ALL and self.filter_by == "miner":
             what = "extra = bm25 with bounds on scores: they are of the model that mines, and BM25's are others"
             raise SettingsError("NO_MARGIN", what, "leave one of them out, or set filter_by = start")
+
+    def check_used(self) -> None:
+        """Refuse also settings that others leave without effect."""
+        if self.first == "mined":
+            own = "with first = mined, where the first episode is like the others"
+            self.check_idle(own, "first_queries", "first_epochs", "first_steps")
+        if self.momentum == "accumulate":
+            self.check_idle(
+                "with momentum = accumulate, which takes the whole pool of the episode before", "alpha"
+            )
+        if self.beta == 0:
+            self.check_idle("with beta = 0, where nothing near a positive is mined", "lookahead")
+        used, other = "passages_reference", "passages_paper"
+        if self.group_sizes == "paper":
+            used, other = other, used
+        if not self.is_given(used):  # who gives both, as --negatives does, need not think of group_sizes
+            self.check_idle(f"with group_sizes = {self.group_sizes}, which reads {used}", other)
 
     def check_groups(self) -> None:
         """Refuse an episode whose groups are of one passage, if a step has no other passages for them."""

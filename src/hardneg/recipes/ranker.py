@@ -89,6 +89,7 @@ class RankerTraining(MiningSettings):
         if given := [name for name in OF_ENCODERS if getattr(self, name) is not None]:
             what = f"{given[0]} = {getattr(self, given[0])}: a ranker has no such setting"
             raise SettingsError("BAD_SETTING", what, "leave it out")
+        self.check_masked("for a ranker, which has no in-batch negatives")
         if len(set(self.sources)) < len(self.sources):
             what = f"a source stands twice in {', '.join(self.sources)}"
             raise SettingsError("REPEATED_SOURCE", what, "name each once")

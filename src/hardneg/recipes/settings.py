@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import json
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -148,20 +149,25 @@ class TrainingSettings(Settings):
             raise SettingsError(
                 "BAD_SETTING", what, "set only one of them; cache_tokens bounds the cache's memory"
             )
+        if not self.gradient_cache:
+            self.check_idle("with gradient_cache = false, which has no chunks", "cache_tokens")
+        if not self.reinit_layers:
+            self.check_idle("with reinit_layers = 0, so that no layer begins anew", "reinit_seed")
         if self.tensorboard and importlib.util.find_spec("tensorboard") is None:
             what = "tensorboard = true, and the package tensorboard is not installed"
             raise SettingsError("PACKAGE_MISSING", what, "pip install 'hardneg[tensorboard]'")
 
     def check_idle(self, why: str, *names: str) -> None:
-        """Refuse settings that have no effect, unless they are left as they are by default.
+        """Refuse settings that have no effect, unless they are as they are by default or in a preset.
+
+        A preset's value may lose its effect by a setting that the user changes; that is no fault of the user.
 
         Parameters
         ----------
         why : says why they have none, to go on after their names.
         """
-        fields = type(self).model_fields
-        if idle := [name for name in names if getattr(self, name) != fields[name].default]:
-            what = f"{', '.join(f'{name} = {getattr(self, name)}' for name in idle)} {why}"
+        if idle := list(filter(self.is_given, names)):
+            what = f"{', '.join(f'{name} = {shown(getattr(self, name))}' for name in idle)} {why}"
             raise SettingsError("BAD_SETTING", what, "leave it out" if len(idle) == 1 else "leave them out")
 
     def check_shared(self, negatives: str, queries: int) -> None:
@@ -180,6 +186,19 @@ class TrainingSettings(Settings):
             what = f"micro_queries = 1, and {negatives} takes the passages of other queries of the part: {alone}"
             raise SettingsError("BAD_SETTING", what, "set gradient_cache = true instead, or more of micro_queries")
 
+    def check_masked(self, why: str) -> None:
+        """Refuse ``mask_known_positives`` = false where a step has no negatives but its queries' own.
+
+        Parameters
+        ----------
+        why : says why there are no others.
+        """
+        self.check_idle(f"{why}: a query's own negatives never are known positives", "mask_known_positives")
+
+    def check_bounded(self) -> None:
+        """Refuse bounds on steps, of a recipe whose steps are given directly where ``epochs`` are not."""
+        self.check_idle("without epochs, which alone they bound", "min_steps", "max_steps")
+
     def check_chunks(self, chunks: int) -> None:
         """Refuse settings that do not fit documents of so many chunks; raises :class:`SettingsError`."""
         documents = f"documents of several chunks (chunks = {chunks})"
@@ -197,6 +216,8 @@ class TrainingSettings(Settings):
             if value is not None and not dev:
                 fix = "give a dev split (--dev), or --set keep=last --set measure_every=none"
                 raise SettingsError("NO_DEV", f"{name} = {value} needs dev, and there is no dev split", fix)
+        if not dev:
+            self.check_idle("without a dev split", "dev_queries", "dev_passages")
 
     def result_values(self) -> dict[str, Any]:
         """The settings that decide the result, with the first measure if a state is chosen by it."""
@@ -358,6 +379,11 @@ class TrainingSettings(Settings):
     def make_optimizer(self) -> Optimizers:
         """The optimiser over a model's parameters."""
         return optimizers(self.optimizer, weight_decay=self.weight_decay)
+
+
+def shown(value: Any) -> str:
+    """A value as a user writes it: truth values and lists as in TOML."""
+    return json.dumps(value) if isinstance(value, bool | list) else str(value)
 
 
 def per_episode(values: Sequence[int], episode: int) -> int:

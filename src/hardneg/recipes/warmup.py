@@ -29,7 +29,7 @@ from hardneg.negatives.pool import NegativePool, empty_pool
 from hardneg.negatives.sources import draw_entries
 from hardneg.recipes import catalogue
 from hardneg.recipes.estimate import CostModel, work_of
-from hardneg.recipes.group_settings import GroupSettings
+from hardneg.recipes.group_settings import BOUNDS, GroupSettings
 from hardneg.recipes.measured_states import MeasuredStage, stage_on_pool
 from hardneg.recipes.settings import Episode, Recipe, per_episode
 from hardneg.recipes.training_run import TrainingRun
@@ -62,7 +62,11 @@ class Warmup(GroupSettings):
             if not self.mined(episode):
                 self.check_shared(f"the mixture {mixture}", self.queries_per_step)
         if not any(map(self.drawn, range(1, len(self.mixtures) + 1))):
-            self.check_taught(f"mixtures = {', '.join(self.mixtures)}")
+            named = f"mixtures = {', '.join(self.mixtures)}"
+            self.check_taught(named)
+            self.check_idle(f"with {named}, where nothing is mined", "negatives", "count", *BOUNDS, "filter_by")
+        if not any(source in SHARED for mixture in self.mixtures for source in sources_of(mixture)):
+            self.check_masked(f"with mixtures = {', '.join(self.mixtures)}, which have no in-batch negatives")
         if self.loss != "hinge":
             self.check_idle(f"with loss = {self.loss}, and only hinge has a margin", "margin")
         if self.bounds and self.filter_by == "miner":

@@ -77,6 +77,10 @@ class Adore(TrainingSettings):
         if self.gradient_cache:
             what = "gradient_cache = true: adore has no in-batch negatives to cache for"
             raise SettingsError("BAD_SETTING", what, "set micro_queries: its gradient is that of the whole step")
+        if self.negatives != "dynamic":
+            self.check_masked(f"with negatives = {self.negatives}")
+        if not self.weighted:
+            self.check_idle("with weighted = false, where no measure weighs a pair", "measure")
         options = {name: value for name, value in self.index_options.items() if value != DEFAULTS["pq"][name]}
         if options and self.index != "pq":
             idle = ", ".join(f"{name} = {value}" for name, value in options.items())

@@ -131,7 +131,10 @@ class Ance(GroupSettings):
             self.check_idle(f"with loss = {self.loss}, and only hinge has a margin", "margin")
         if self.max_staleness is None:
             self.check_idle("without max_staleness, so that nothing is too old", "stale")
-        if self.epochs is None:  # else for_data does it, which knows the steps
+        if not self.in_batch:
+            self.check_masked("with in_batch = false")
+        if self.epochs is None:  # else for_data checks the steps, because it knows them
+            self.check_bounded()
             self.check_steps()
         if self.measure_every and self.mode != "sync":
             what = f"measure_every = {self.measure_every} with mode = {self.mode}: it measures every version"

@@ -68,6 +68,7 @@ class Ar2(MiningSettings):
         if self.depth < self.negatives_per_query:
             what = f"negatives_per_query = {self.negatives_per_query} is more than depth = {self.depth}"
             raise SettingsError("BAD_SETTING", what, "draw fewer, or mine deeper")
+        self.check_used()
         if self.measure_every or self.patience:
             what = f"measure_every = {self.measure_every}: ar2 measures after every iteration, and only then"
             raise SettingsError("BAD_SETTING", what, "leave it out; retriever_steps says how often that is")
@@ -85,6 +86,16 @@ class Ar2(MiningSettings):
             raise SettingsError(
                 "BAD_SETTING", what, "set only one of them; cache_tokens bounds the cache's memory"
             )
+
+    def check_used(self) -> None:
+        """Refuse also settings that others leave without effect."""
+        self.check_masked("in ar2, which has no in-batch negatives")
+        if self.balance == 1:
+            self.check_idle("with balance = 1, where nothing is distilled", "temperature")
+        if self.balance == 0:
+            self.check_idle("with balance = 0, where all is distilled", "weighting")
+        if self.epochs is None and self.first_ranker_epochs is None:
+            self.check_bounded()
 
     @property
     def doubts(self) -> list[str]:
