@@ -96,3 +96,14 @@ def test_a_run_without_any_judged_passage_is_told(tmp_path, collection, hardneg,
     _, out, err = hardneg("evaluate", run, *judging(tmp_path, collection, way), "--measures", "RR@10")
     assert "0.0000" in out
     assert ("it holds no passage that" in err) == (way == "qrels")
+
+
+@pytest.mark.parametrize("command", ["evaluate", "compare"])
+def test_a_split_beside_a_file_of_judgements_is_refused(tmp_path, hardneg, command):
+    runs = [run_file(tmp_path / f"{name}.trec", range(QUERIES)) for name in "ab"]
+    runs = runs[1:] if command == "evaluate" else runs
+    qrels = qrels_file(tmp_path / "qrels.txt", range(QUERIES))
+    status, out, err = hardneg(command, *runs, "--qrels", qrels, "--split", "dev", "--measures", "RR@10")
+    assert (status, out) == (2, "")
+    assert "BAD_SETTING: split = dev, and the judgements are those of qrels" in err
+    assert len(err.splitlines()) == 1

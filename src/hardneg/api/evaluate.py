@@ -65,6 +65,7 @@ def evaluate(
     ----------
     run : a file (TREC or MS MARCO, ``.gz`` or not); an experiment, which means the run of its final model;
         ``{query id: {passage id: score}}``; or a :class:`~hardneg.records.Run` of the collection's rows.
+    split : the split of the collection that judges, and of the run of an experiment.
     qrels : a file (TREC or BEIR), or ``{query id: {passage id: grade}}``.
     data : the collection; without it and ``qrels``, that of the first experiment among the runs.
     judgements : a file of people's further judgements, as the audit's page saves it. They are added to the queries
@@ -83,7 +84,8 @@ def evaluate(
 
     Raises
     ------
-    SettingsError : an unknown measure or split; neither or both of ``data`` and ``qrels``.
+    SettingsError : an unknown measure or split; neither or both of ``data`` and ``qrels``; a split with ``qrels``
+        and no experiment.
     InputError : a malformed line of the run or of the qrels; no answers; no judged query is in the run. If fewer
         than half of them are, a warning says so.
     """
@@ -262,6 +264,13 @@ def experiments_of(paths: Sequence[AnyRun]) -> list[Path]:
     return [path for path in places if path.is_dir() and is_experiment(Layout(path))]
 
 
+def check_split(split: str, paths: Sequence[AnyRun]) -> None:
+    """Refuse a split beside a file of judgements, unless it says which run of an experiment is meant."""
+    if split != "test" and not experiments_of(paths):
+        what = f"split = {split}, and the judgements are those of qrels, whatever split they are of"
+        raise SettingsError("BAD_SETTING", what, "leave one of them out")
+
+
 def collection_of_experiment(paths: Sequence[AnyRun]) -> Collection | None:
     """The collection of the first of these places that is an experiment; None if none is."""
     found = experiments_of(paths)
@@ -384,6 +393,7 @@ def open_runs(
             "NO_JUDGEMENTS", "judgements are given twice, or not at all", "give either --data or --qrels"
         )
     if qrels is not None:
+        check_split(split, paths)
         judged, *spaces = qrels_of(qrels) if isinstance(qrels, Mapping) else open_qrels(Path(qrels))
         runs, queries, passages = read_runs([opened_run(path, split, None) for path in paths], *spaces)
         check_alike(runs)
