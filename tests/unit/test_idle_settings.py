@@ -127,6 +127,43 @@ def test_settings_with_an_effect_are_not():
     assert hn.settings_of("adore", cut=9, mask_known_positives=False)
 
 
+TWICE = [
+    ("ance", {"negatives_per_query": 9, "depth": 8}, "negatives_per_query = 9 is more than depth = 8"),
+    ("ance", {"negatives_per_query": 4, "top": 3}, "negatives_per_query = 4 is more than top = 3"),
+    ("ar2", {"top": 14}, "negatives_per_query = 15 is more than top = 14"),
+    (
+        "warmup",
+        {"negatives": [1, 101], "mixtures": ["bm25", "random"]},
+        "negatives = 101 is more than count = 100",
+    ),
+    ("warmup", {"negatives": [9], "depth": 8}, "negatives = 9 is more than depth = 8"),
+    (
+        "warmup",
+        {"negatives": [9], "count": 4, "mixtures": ["bm25+random"]},
+        "negatives = 9 is more than count = 4 of each of 2 sources",
+    ),
+]
+
+
+@pytest.mark.parametrize(("recipe", "settings", "found"), TWICE)
+def test_more_draws_than_a_list_can_hold_are_refused(recipe, settings, found):
+    with pytest.raises(Faults, match=f"BAD_SETTING: {found}"):
+        hn.settings_of(recipe, **settings)
+
+
+def test_a_given_pool_may_hold_any_number():
+    star = hn.settings_of("star", negatives_per_query=9, depth=8)
+    with pytest.raises(SettingsError, match="negatives_per_query = 9 is more than depth = 8"):
+        star.check_pool(False)
+    star.check_pool(True)
+    assert hn.settings_of("warmup", mixtures=["file+in_batch"], negatives=[9], count=4)
+    ranker = hn.settings_of("ranker", negatives_per_query=9, depth=8)
+    with pytest.raises(SettingsError, match="negatives_per_query = 9 is more than depth = 8"):
+        ranker.check_first(retriever=False, pool=False)
+    ranker.check_first(retriever=False, pool=True)
+    hn.settings_of("ranker", "finetune", negatives_per_query=60).check_first(retriever=True, pool=False)
+
+
 OF_A_PRESET = [
     ("ance-tele", "finetune", {"first": "mined"}, "first_queries", 16),
     ("ance-tele", "demo", {"first": "mined"}, "first_steps", 3),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -41,6 +42,22 @@ class MiningSettings(TrainingSettings):
         chosen = self.model_copy(update={"filter_by": "given"}) if filter_by else self
         chosen.check()
         return chosen
+
+    def check_draws(self, name: str, drawn: int, bounds: Sequence[str], sources: int = 1) -> None:
+        """Refuse to draw more negatives of a query in a step than its list can hold: some would be drawn twice.
+
+        Parameters
+        ----------
+        name, drawn : the setting that says how many are drawn, and how many these are.
+        bounds : settings that bound what a source gives to the list; one that is None bounds nothing.
+        sources : the number of sources of the list.
+        """
+        for bound in bounds:
+            most = getattr(self, bound)
+            if most is not None and drawn > most * sources:
+                what = f"{name} = {drawn} is more than {bound} = {most}"
+                what += f" of each of {sources} sources" if sources > 1 else ""
+                raise SettingsError("BAD_SETTING", what, f"draw fewer, or set a higher {bound}")
 
     @property
     def bounds(self) -> dict[str, float]:

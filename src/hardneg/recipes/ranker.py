@@ -118,6 +118,9 @@ class RankerTraining(MiningSettings):
         if "query" in sources and not retriever:
             what = "sources have query, and no retriever is given to mine with"
             raise SettingsError("NO_MODEL", what, "give --retriever, or sources = bm25")
+        if not pool:
+            bounds = ("count", "top", *(["depth"] if "random" not in sources else []))
+            self.check_draws("negatives_per_query", self.negatives_per_query, bounds, len(sources))
         if self.filter_by != "miner" or not self.bounds:
             return
         if "random" in sources and not retriever:

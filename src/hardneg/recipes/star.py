@@ -56,6 +56,12 @@ class Star(GroupSettings):
     # their positives. None, or if all passages are embedded anyway: mine for all queries, among all passages
     mine_passages: int | None = Field(None, ge=1)
 
+    def check_pool(self, given: bool) -> None:
+        """Refuse also to draw more negatives than are mined, if none are given."""
+        super().check_pool(given)
+        if not given:
+            self.check_draws("negatives_per_query", self.negatives_per_query, ("depth", "top"))
+
     def horizon(self, queries: int) -> int:
         """Steps of the schedule."""
         return self.steps or self.steps_in(self.epochs, queries)

@@ -61,6 +61,7 @@ class Warmup(GroupSettings):
             sources_of(mixture)
             if not self.mined(episode):
                 self.check_shared(f"the mixture {mixture}", self.queries_per_step)
+            self.check_drawn(episode)
         if not any(map(self.drawn, range(1, len(self.mixtures) + 1))):
             named = f"mixtures = {', '.join(self.mixtures)}"
             self.check_taught(named)
@@ -74,6 +75,13 @@ class Warmup(GroupSettings):
             them = "it" if len(self.bounds) == 1 else "them"
             fix = f"give --filter-by M, set filter_by = start, or leave {them} out"
             raise SettingsError("NO_MARGIN", what, fix)
+
+    def check_drawn(self, episode: int) -> None:
+        """Refuse to draw more negatives in an episode than its sources give; a given pool may have any number."""
+        sources = self.mined(episode)
+        if sources and "file" not in sources:
+            bounds = ("count", "top", *(["depth"] if "bm25" in sources else []))
+            self.check_draws("negatives", self.drawn(episode), bounds, len(sources))
 
     def check_pool(self, given: bool) -> None:
         """Refuse also given negatives if no mixture uses them, and a mixture with ``file`` if none are given."""

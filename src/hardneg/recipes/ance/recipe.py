@@ -131,6 +131,7 @@ class Ance(GroupSettings):
             self.check_idle(f"with loss = {self.loss}, and only hinge has a margin", "margin")
         if self.max_staleness is None:
             self.check_idle("without max_staleness, so that nothing is too old", "stale")
+        self.check_draws("negatives_per_query", self.negatives_per_query, ("depth", "top"))
         if not self.in_batch:
             self.check_masked("with in_batch = false")
         if self.epochs is None:  # else for_data checks the steps, because it knows them

@@ -65,9 +65,7 @@ class Ar2(MiningSettings):
     def check(self) -> None:
         """Refuse also lists that are too short, measurements within a turn, and settings without effect."""
         super().check()
-        if self.depth < self.negatives_per_query:
-            what = f"negatives_per_query = {self.negatives_per_query} is more than depth = {self.depth}"
-            raise SettingsError("BAD_SETTING", what, "draw fewer, or mine deeper")
+        self.check_draws("negatives_per_query", self.negatives_per_query, ("depth", "top"))
         self.check_used()
         if self.measure_every or self.patience:
             what = f"measure_every = {self.measure_every}: ar2 measures after every iteration, and only then"
