@@ -188,6 +188,24 @@ def test_a_preset_may_leave_idle_what_the_user_may_not(recipe, preset, changes, 
         hn.settings_of(recipe, preset, config=file, **changes)
 
 
+MIXED_WITH_NOTHING = [
+    ({"alpha": 0.3}, "alpha = 0.3, and there is no pool of the round before"),
+    ({"beta": 0.3, "sources": ["query"]}, "beta = 0.3, and the sources query are not both query and lookahead"),
+    ({"beta": 0.3, "sources": ["lookahead", "bm25"]}, "beta = 0.3, and the sources lookahead, bm25"),
+]
+
+
+@pytest.mark.parametrize(("settings", "found"), MIXED_WITH_NOTHING)
+def test_shares_of_what_is_not_mixed_are_refused(settings, found, tmp_path):
+    with pytest.raises(SettingsError, match=f"BAD_SETTING: {found}"):
+        hn.mine("nowhere", "model", tmp_path / "pool", **settings)
+
+
+def test_shares_of_nothing_that_are_0_are_not(tmp_path):
+    with pytest.raises(InputError, match="nowhere"):  # which is looked at next
+        hn.mine("nowhere", "model", tmp_path / "pool", alpha=0.0, beta=0.0, sources=["query"])
+
+
 def test_without_a_dev_split_what_it_would_have_is_refused():
     with pytest.raises(SettingsError, match="dev_queries = 5 without a dev split"):
         hn.settings_of("star", dev_queries=5).check_dev(False)

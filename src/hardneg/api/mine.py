@@ -44,6 +44,8 @@ from hardneg.records import Run
 from hardneg.search.retriever import CachedRetriever
 from hardneg.storage.artifacts import read_manifest
 
+HALF = 0.5  # the default of both shares
+
 
 @checked
 @group()
@@ -58,8 +60,8 @@ def mine(
     count: int = 30,
     previous: Place | None = None,
     file: Place | None = None,
-    alpha: float = 0.5,
-    beta: float = 0.5,
+    alpha: float = HALF,
+    beta: float = HALF,
     filters: Filters = ALL,
     filter_by: Place | None = None,
     labels: Labels = BY_QRELS,
@@ -106,11 +108,12 @@ def mine(
     """
     out, folder = Path(out), cache_at(cache)
     check_new(out)
-    settings, *_, needs_model, _ = check_all(
+    settings, *_, needs_model, _, _ = check_all(
         partial(check_settings, sources, depth, count, alpha, beta, seed),
         labels.check,
         partial(check_filters, filters, filter_by),
         partial(check_mix, sources, model, previous),
+        partial(check_shares, sources, previous, alpha=alpha, beta=beta),
         partial(check_file_source, sources, file),
     )
     source = None if model is None else source_at(model, **reading)
@@ -279,6 +282,18 @@ def check_mix(sources: Sequence[str], model: Place | None, previous: Place | Non
         what = f"momentum joins query negatives, the sources are {', '.join(sources)}"
         raise SettingsError("NO_MOMENTUM", what, "add query to the sources, or leave --previous out")
     return bool(by_model)
+
+
+def check_shares(sources: Sequence[str], previous: Place | None, *, alpha: float, beta: float) -> None:
+    """Refuse shares of what is not mixed: of momentum without ``previous``, of lookahead without both sources."""
+    if previous is None and 0 < alpha < 1 and alpha != HALF:
+        what = f"alpha = {alpha}, and there is no pool of the round before, whose share it is"
+        raise SettingsError("BAD_SETTING", what, "give --previous, or leave it out")
+    if 0 < beta < 1 and beta != HALF and not set(TELEPORTED) <= set(sources):
+        what = (
+            f"beta = {beta}, and the sources {', '.join(sources)} are not both query and lookahead, which it parts"
+        )
+        raise SettingsError("BAD_SETTING", what, "name both, or leave it out")
 
 
 def check_filters(filters: Filters, filter_by: Place | None = None) -> None:
