@@ -27,6 +27,8 @@ def test_properties_by_hand():
     assert query_lengths(["What's a Rabbit?", "", "one"]).tolist() == [4, 0, 1]
     found = lexical_overlap(["a Rabbit a", "dog", "?", "cat"], [["rabbit", "A RABBIT!"], ["cat"], ["x"], []])
     np.testing.assert_array_equal(found, [1, 0, np.nan, np.nan])
+    assert query_lengths(["दिन और रात", "man\u0303ana", "ไม่ดี"]).tolist() == [3, 1, 1]  # marks divide no word
+    assert lexical_overlap(["दिन"], [["दान"]]).tolist() == [0]
     assert positive_counts(positives_of([[1], [2, 3], []])).tolist() == [1, 2, 0]
 
 

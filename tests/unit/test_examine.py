@@ -78,6 +78,16 @@ def world(tmp_path, **options):
     return Collection.from_lists(passages, queries, qrels, to=tmp_path / "c", **options)
 
 
+@pytest.mark.parametrize(
+    ("one", "other"), [("दिन", "दान"), ("கடி", "கடு"), ("ค่า", "ค้า"), ("မိ", "မု"), ("x\u0302", "x\u0304")]
+)
+def test_words_that_differ_by_a_vowel_or_a_tone_are_not_the_same(tmp_path, one, other):
+    judged = {"train": {"a": ["p"]}, "dev": {"b": ["p"]}}
+    facts = hn.examine(Collection.from_lists({"p": "a text"}, {"a": one, "b": other}, judged, to=tmp_path / "c"))
+    assert facts["copies"]["queries_equal"] == 0
+    assert facts["leaks"][0]["queries_equal"] == 0
+
+
 def test_copies_may_have_near_copies_too(tmp_path):
     passages = {"a": LONG, "b": LONG, "c": LONG + "slowly", "d": "something else, of other words"}
     data = Collection.from_lists(passages, {"q": "x"}, {"train": {"q": ["d"]}}, to=tmp_path / "c")

@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Sequence
 
 import numpy as np
+import regex
 from numpy.typing import NDArray
 
 from hardneg.keyed_random import UInt64, hash64, key
@@ -24,12 +25,19 @@ LEAST = 0.8  # share of equal hashes from which on texts count as nearly equal
 LONGEST = 2_000  # characters of a text that are looked at
 BLOCK = 512  # texts hashed together
 TRIED = 8  # texts of one key that each text is compared with
-_WORD = re.compile(r"\w+")
+_ASCII = re.compile(r"\w+")
+# re's \w lacks marks, such as the vowel signs of Hindi and Tamil and the tones of Thai.
+_WORD = regex.compile(r"[\p{L}\p{N}\p{M}_]+")
+
+
+def words_in(text: str) -> list[str]:
+    """The words of a text as they are written: runs of letters with their marks, digits and underscores."""
+    return _ASCII.findall(text) if text.isascii() else _WORD.findall(text)
 
 
 def plain(text: str) -> str:
     """A text without case, punctuation and extra blanks; texts that are equal in this form read the same."""
-    return " ".join(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
+    return " ".join(words_in(unicodedata.normalize("NFKC", text).casefold()))
 
 
 def signatures(texts: Sequence[str]) -> UInt64:

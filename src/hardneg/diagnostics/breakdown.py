@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -11,20 +10,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hardneg.data.near_copies import words_in
 from hardneg.negatives.pool import SOURCES, NegativePool
 from hardneg.records import Int32, Int64, Positives, spans
 
 Float64 = NDArray[np.float64]
-
-_WORD = re.compile(r"\w+")
 
 
 # ---------------------------------------------------------------- properties of queries
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text: runs of letters, digits and underscores, without case."""
-    return _WORD.findall(text.casefold())
+    """The words of a text: runs of letters with their marks, digits and underscores, without case."""
+    return words_in(text.casefold())
 
 
 def query_lengths(queries: Sequence[str]) -> Int64:
