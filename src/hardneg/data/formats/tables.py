@@ -1,7 +1,8 @@
 """Tables with named columns, read as a stream of records: JSON, JSON Lines, CSV, TSV, Parquet and Arrow.
 
 JSON, CSV and TSV may end in ``.gz``. CSV has quoting as RFC 4180 says, also over several lines; its first line
-names the columns, which stand between commas, semicolons or tabs. TSV has no quoting: a lone ``"`` is text.
+names the columns, which stand between commas, semicolons or tabs. A line such as ``sep=;`` before it, which Excel
+knows, names the separator. TSV has no quoting: a lone ``"`` is text.
 Parquet and Arrow (also the files of ``datasets``' ``save_to_disk``) need the extra ``parquet``; there a line
 means a row.
 """
@@ -9,6 +10,7 @@ means a row.
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -28,7 +30,9 @@ JSON, CSV, TSV, PARQUET, ARROW = (
     (".arrow",),
 )
 SUFFIXES = (*JSON, *CSV, *TSV, *PARQUET, *ARROW)
-DELIMITERS = (",", ";", "\t")  # of CSV; the one that the first line has most of
+DELIMITERS = (",", ";", "\t")  # of CSV; the one that the header has most of, outside of quotes
+SEPARATOR = re.compile(r'"?sep=([,;\t|])"?', re.IGNORECASE)  # Excel's line that names the delimiter
+QUOTED = re.compile(r'"[^"]*"')
 MAX_FIELD = 16 << 20  # characters of a CSV field; a quote that is never closed reaches it
 PEEKED = 20  # the fields of so many first records are taken as the columns of a JSON file
 ROWS = 1024  # rows of Parquet or Arrow read at a time
@@ -78,16 +82,16 @@ def read_cells(path: Path, *, quoted: bool) -> Iterator[tuple[int, list[str]]]:
 
 
 def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a CSV file; blank lines between them are skipped."""
-    _, header = next(read_lines(path), (1, ""))
-    delimiter = max(DELIMITERS, key=header.count)
-    at = 0
+    """The rows of a CSV file; blank lines between them and a line that names the separator are skipped."""
+    named, delimiter = _delimiter_of(path)
+    at = named
 
     def texts() -> Iterator[str]:
         nonlocal at
         for line, text in read_lines(path):
             at = line
-            yield text + "\n"
+            if line != named:
+                yield text + "\n"
 
     lines = texts()
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -108,6 +112,14 @@ def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
             yield begin, row
 
 
+def _delimiter_of(path: Path) -> tuple[int, str]:
+    """The number of the line that names the delimiter of a CSV file (0: there is none), and the delimiter."""
+    line, first = next(((line, text) for line, text in read_lines(path) if text), (1, ""))
+    if match := SEPARATOR.fullmatch(first):
+        return line, match[1]
+    return 0, max(DELIMITERS, key=QUOTED.sub("", first).count)
+
+
 def _bad_quoting(path: Path, line: int, fault: Exception) -> InputError:
     unclosed = "limit" in str(fault) or "end of data" in str(fault)
     what = f"a column of more than {MAX_FIELD:,} characters, or a quote that is never closed"
@@ -115,20 +127,22 @@ def _bad_quoting(path: Path, line: int, fault: Exception) -> InputError:
     fix = "close the quote and double those within, or divide the text"
     if "new-line character" in str(fault):
         what, fix = "its lines end in CR alone", "write it again with lines that end in LF or CRLF"
+        if line > 1:  # the lines before end otherwise
+            what, fix = "a text that is not in quotes holds a CR", "quote the text, or remove the CR"
     return InputError("BAD_QUOTING", what, fix, path=path, line=line)
 
 
 def _named(path: Path, rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, Fields]]:
     """The rows after the header as records by the names of the columns."""
-    _, header = next(rows, (1, []))
-    check_header(path, header)
-    line, width = 1, len(header)
+    first, header = next(rows, (1, []))
+    check_header(path, header, first)
+    line, width = first, len(header)
     for line, row in rows:
         if len(row) != width:
             refuse(_wrong_cells(path, line, len(row), width))
             continue
         yield line, dict(zip(header, row, strict=True))
-    if line == 1:
+    if line == first:
         raise empty_file(path)
 
 
