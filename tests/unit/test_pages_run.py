@@ -1,9 +1,16 @@
 """The Python of pages that show callbacks and runs by ids does what the pages say; trackers are stand-ins."""
 
+import json
 import re
 import sys
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from http.server import ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
+from urllib.parse import quote
 
 import pytest
 
@@ -103,3 +110,44 @@ def test_runs_by_ids_do_what_the_page_says(world, monkeypatch, tmp_path, capsys)
     assert capsys.readouterr().out.startswith("RR@10 ")
     assert len(names["tests"]) == 6
     assert len(names["table"]) == 6
+
+
+@pytest.fixture
+def service(world, monkeypatch, tmp_path):
+    """A function that asks the service of the page for its status and answer, and the searcher behind it."""
+    (block,) = (block for block in blocks_of("serve.md") if "ThreadingHTTPServer" in block)
+    block, start = block.strip().rsplit("\n", 1)
+    assert start == 'ThreadingHTTPServer(("127.0.0.1", 8000), Answer).serve_forever()'
+    monkeypatch.setenv("HARDNEG_CACHE", str(tmp_path))
+    names = {}
+    exec(block.replace('"my-folder"', repr(str(world.collection.path))).replace("EXP/model", world.model), names)
+    monkeypatch.setattr(names["Answer"], "log_message", lambda *told: None)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), names["Answer"])
+    Thread(target=server.serve_forever, daemon=True).start()
+
+    def ask(path):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}{path}", timeout=60) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as fault:
+            return fault.code, json.load(fault)
+
+    yield ask, names["searcher"]
+    server.shutdown()
+    server.server_close()
+    names["searcher"].close()
+
+
+def test_the_service_answers_as_a_searcher_does_many_at_once(world, service):
+    ask, searcher = service
+    texts = world.collection.query_texts.take(range(12))
+    with ThreadPoolExecutor(12) as many:
+        found = [*many.map(lambda text: ask(f"/?q={quote(text)}"), texts)]
+    assert found == [(200, [*map(dict, searcher.search(text, k=10))]) for text in texts]
+
+
+@pytest.mark.parametrize("path", ["/", "/?q=", "/?q=%20", "/favicon.ico", "/?text=word"])
+def test_the_service_says_what_is_wrong_with_a_request(service, path):
+    ask, _ = service
+    status, told = ask(path)
+    assert (status, told["error"].partition(":")[0]) == (400, "NO_TEXT")
