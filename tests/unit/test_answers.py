@@ -90,6 +90,8 @@ def test_tokens_by_hand(text, tokens):
         ("σας", ["ΣΑΣ"], True),
         ("σασ", ["ΣΑΣ"], False),  # lower-casing ends the answer with another sigma than the text has
         ("x", [], False),
+        ("北京是中国的首都。", ["北京"], False),  # no blank divides the words: a run of letters is one
+        ("首都：北京。", ["北京"], True),
     ],
 )
 def test_answers_by_hand(text, answers, found):
@@ -105,6 +107,11 @@ def test_answers_by_hand(text, answers, found):
         ("one\ntwo", "^two$", True),
         ("Café", "cafe\u0301", True),  # both are decomposed
         ("octobers", "october", True),  # no whole tokens
+        ("北京是中国的首都。", "中国", True),
+        ("กรุงเทพเป็นเมืองหลวงของไทย", "เมืองหลวง", True),
+        ("C++ and C", r"C\+\+", True),
+        ("a USB port", "U.B", True),  # a dot is any character
+        ("a USB port", r"U\.B", False),
         ("anything", "(", False),  # no pattern
         ("anything", "", False),
         ("anything", "  ", False),

@@ -200,6 +200,20 @@ def test_another_language_is_seen_and_advised(tmp_path, text, language):
     assert advised == ([line] if language else [])
 
 
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [("北京是中国的首都。", True), ("กรุงเทพเป็นเมืองหลวงของไทย", True), ("The capital is Paris.", False)],
+)
+def test_answers_within_runs_of_letters_need_patterns(tmp_path, text, wanted):
+    passages, judged = {"a": text, "b": text + text}, {"train": {"q": ["a"], "r": ["b"]}}
+    answers = {"q": ["x"]}
+    found = hn.examine(
+        Collection.from_lists(passages, {"q": "1", "r": "2"}, judged, answers=answers, to=tmp_path / "c")
+    )
+    (advised,) = (line for line in found["advice"] if "labels=answers" in line)
+    assert ("answer_mode=regex" in advised) == wanted
+
+
 def test_large_collections_are_looked_at_in_part(tmp_path, monkeypatch):
     monkeypatch.setattr(examination, "MOST_PASSAGES", 3)
     monkeypatch.setattr(examination, "MOST_QUERIES", 2)

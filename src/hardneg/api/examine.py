@@ -22,6 +22,7 @@ FEW = 300  # training queries below which results differ by chance
 MANY = 200_000  # from so many passages on, encoding the corpus takes most of the time
 OFTEN_CUT = 0.1
 BEGIN = ("warmup", "finetune")  # the recipe and the preset to begin with
+UNSPACED = ("chinese", "japanese", "thai")  # languages without blanks between words
 MANY_PASSES = 20  # from so many passes over the training queries on, fewer steps may do
 
 
@@ -264,6 +265,17 @@ def beginning(training: Mapping[str, Any]) -> str:
     )
 
 
+def answers_advice(language: Mapping[str, str]) -> str:
+    """Advice on training with answers."""
+    advised = "with --set labels=answers no passage that has an answer is a negative."
+    if language["looks_like"] not in UNSPACED:
+        return f"The queries have answers: {advised}"
+    return (
+        f"The queries have answers: {advised} Add --set answer_mode=regex, for no blank divides the words of "
+        f"{language['looks_like'].capitalize()}, and an answer is else found only where it stands alone."
+    )
+
+
 def recipe_advice(facts: Mapping[str, Any]) -> Iterator[str]:
     """Advice on the recipe to begin with, its steps, and the time that it takes."""
     queries = facts["training"]["queries"]
@@ -280,7 +292,7 @@ def recipe_advice(facts: Mapping[str, Any]) -> Iterator[str]:
     )
     yield f"{beginning(facts['training'])} {later}"
     if facts["sizes"]["answers"]:
-        yield "The queries have answers: with --set labels=answers no passage that has an answer is a negative."
+        yield answers_advice(facts["language"])
     if facts["sizes"]["passages"] > MANY:
         yield (
             "Encoding the corpus is what takes long here: use a GPU, and ask --estimate for the time before you "
