@@ -125,6 +125,14 @@ def test_the_facts_by_hand(tmp_path):
         "positives_equal": 1,
     }
     assert found["lengths"]["queries"] == {"median": 3, "p95": 20, "longest": 20}
+    assert "1 passage has the same text as an earlier one." in found["said"]  # of the two that are equal
+
+
+def test_texts_without_blanks_are_measured_in_characters(tmp_path):
+    passages = {"a": "北京是中国的首都。", "b": "東京は 日本です"}
+    found = hn.examine(Collection.from_lists(passages, to=tmp_path / "c"))
+    assert found["lengths"]["passages"] == {"median": 9, "p95": 9, "longest": 9}
+    assert "Half of the passages have at most 9 characters, 95 % at most 9." in found["said"]
 
 
 def test_advice_follows_from_what_was_found(tmp_path):

@@ -11,7 +11,7 @@ from hardneg.api.inputs import Data, Place, collection_of
 from hardneg.arguments import checked
 from hardneg.config import read_preset
 from hardneg.data.collection import Collection
-from hardneg.data.examination import LOOKED_AT, draw, examine_collection, quantiles
+from hardneg.data.examination import LOOKED_AT, UNSPACED, draw, examine_collection, quantiles
 from hardneg.data.training_data import choose_splits
 from hardneg.models.source import ModelSource
 from hardneg.records import Side
@@ -22,7 +22,6 @@ FEW = 300  # training queries below which results differ by chance
 MANY = 200_000  # from so many passages on, encoding the corpus takes most of the time
 OFTEN_CUT = 0.1
 BEGIN = ("warmup", "finetune")  # the recipe and the preset to begin with
-UNSPACED = ("chinese", "japanese", "thai")  # languages without blanks between words
 MANY_PASSES = 20  # from so many passes over the training queries on, fewer steps may do
 
 
@@ -39,9 +38,9 @@ def examine(
 
     Returns
     -------
-    The findings by chapter: ``sizes``, ``splits``, ``copies``, ``leaks``, ``lengths``, ``language``, ``tokens``
-    (if there is a model) and ``training`` (if there are queries to train on). ``said``: the same in sentences;
-    ``advice``: what to do, in sentences.
+    The findings by chapter: ``sizes``, ``splits``, ``copies``, ``leaks``, ``lengths`` (in words; in characters
+    where no blank divides words), ``language``, ``tokens`` (if there is a model) and ``training`` (if there are
+    queries to train on). ``said``: the same in sentences; ``advice``: what to do, in sentences.
 
     Raises
     ------
@@ -123,8 +122,9 @@ def sentences(facts: Mapping[str, Any]) -> Iterator[str]:
     yield from copies_said(facts["copies"])
     for leak in facts["leaks"]:
         yield leak_said(leak)
-    for name, words in facts["lengths"].items():
-        yield f"Half of the {name} have at most {words['median']:,} words, 95 % at most {words['p95']:,}."
+    unit = "character" if facts["language"]["looks_like"] in UNSPACED else "word"
+    for name, length in facts["lengths"].items():
+        yield f"Half of the {name} have at most {counted(length['median'], unit)}, 95 % at most {length['p95']:,}."
     for name, tokens in facts.get("tokens", {}).items():
         yield (
             f"Half of the {name} have at most {tokens['median']:,} tokens of this model, 95 % at most "
@@ -146,11 +146,11 @@ def copies_said(copies: Mapping[str, int]) -> Iterator[str]:
         f"Of {counted(copies['passages_compared'], 'passage')} that {was(copies['passages_compared'])} compared"
     )
     equal, near = copies["passages_equal"], copies["passages_nearly_equal"]
-    yield f"{counted(equal, 'passage')} {'has' if equal == 1 else 'have'} the same text as another one."
+    yield f"{counted(equal, 'passage')} {'has' if equal == 1 else 'have'} the same text as an earlier one."
     yield f"{sampled}, {near:,} {'is' if near == 1 else 'are'} nearly equal to another one (MinHash, 80 % alike)."
     if copies["queries_compared"]:
         equal = copies["queries_equal"]
-        same = f"{equal:,} {'is' if equal == 1 else 'are'} the same as another one but for case and punctuation"
+        same = f"{equal:,} {'is' if equal == 1 else 'are'} the same as an earlier one but for case and punctuation"
         yield f"Of {counted(copies['queries_compared'], 'query')}, {same}."
 
 
@@ -159,8 +159,9 @@ def leak_said(leak: Mapping[str, Any]) -> str:
     one, other = leak["splits"]
     drawn = "" if leak["of_all"] else f" (of {leak['compared_with']:,} that were drawn)"
     return (
-        f"Of {leak['queries']:,} queries of '{other}', {leak['queries_equal']:,} are also in '{one}'{drawn} and "
-        f"{leak['queries_nearly_equal']:,} nearly so; of {leak['positives']:,} texts of positives, "
+        f"Of {counted(leak['queries'], 'query')} of '{other}', {leak['queries_equal']:,} are also in "
+        f"'{one}'{drawn} and {leak['queries_nearly_equal']:,} nearly so; of "
+        f"{counted(leak['positives'], 'text')} of positives, "
         f"{leak['positives_equal']:,} are positives in '{one}' too."
     )
 

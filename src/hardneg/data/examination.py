@@ -37,12 +37,14 @@ SCRIPTS: Mapping[str, str] = {
     "greek": r"[\u0370-\u03ff]",
     "russian": r"[\u0400-\u04ff]",
 }
+UNSPACED = ("chinese", "japanese", "thai")  # languages without blanks between words
 SHARE = 0.2  # share of the letters that shows a language; Japanese has more Chinese characters than kana
 
 
 def examine_collection(collection: Collection) -> dict[str, Any]:
     """The facts by chapter: ``sizes``, ``splits``, ``copies``, ``leaks``, ``lengths`` and ``language``."""
     splits = {name: collection.qrels(name) for name in collection.splits}
+    language = looks_like(collection)
     return {
         "sizes": {
             "passages": collection.n_passages,
@@ -52,8 +54,8 @@ def examine_collection(collection: Collection) -> dict[str, Any]:
         "splits": {name: split_facts(qrels) for name, qrels in splits.items()},
         "copies": copies(collection),
         "leaks": leaks(collection, splits),
-        "lengths": lengths(collection),
-        "language": {"of_the_collection": collection.language, "looks_like": looks_like(collection)},
+        "lengths": lengths(collection, language),
+        "language": {"of_the_collection": collection.language, "looks_like": language},
     }
 
 
@@ -160,14 +162,17 @@ def rows_of(qrels: Qrels) -> Int32:
 # ---------------------------------------------------------------- lengths and language
 
 
-def lengths(collection: Collection) -> dict[str, dict[str, int]]:
-    """Numbers of words of passages and of queries in a sample: the median, the 95 % quantile, the longest."""
+def lengths(collection: Collection, language: str) -> dict[str, dict[str, int]]:
+    """Numbers of words of passages and of queries in a sample: the median, the 95 % quantile, the longest.
+
+    Where no blank divides the words of the language (:data:`UNSPACED`), characters are counted.
+    """
     columns = {"passages": collection.texts, "queries": collection.query_texts}
     found = {}
     for name, column in columns.items():
         if len(column):
-            words = [len(text.split()) for text in column.take(draw(len(column), LOOKED_AT))]
-            found[name] = quantiles(words)
+            parts = [text.split() for text in column.take(draw(len(column), LOOKED_AT))]
+            found[name] = quantiles([len("".join(one) if language in UNSPACED else one) for one in parts])
     return found
 
 
