@@ -223,6 +223,18 @@ def test_topics_and_qrels_alone_are_the_test_split(tmp_path):
     assert import_collection(f"trec:{folder}", tmp_path / "out").splits == ("test",)
 
 
+def test_ids_may_hold_blanks_that_are_not_of_ascii(tmp_path):
+    passages, queries = ["東京\u3000駅", "a\u00a0b", "c\u2028d"], ["q\u30001", "q\x852"]
+    folder = files(
+        tmp_path / "in",
+        corpus__tsv=tsv([(passage, "text") for passage in passages]),
+        topics__test__tsv=tsv([(query, "x") for query in queries]),
+        qrels__test__txt="".join(f"{query} 0 {passage}\t1\n" for query in queries for passage in passages),
+    )
+    c = import_collection(f"trec:{folder}", tmp_path / "out")
+    assert c.passage_ids.take(c.qrels("test").passage_rows) == passages * 2
+
+
 def test_official_names_of_ms_marco(tmp_path):
     folder = files(tmp_path / "in", collection__tsv="1\ttext\n")
     (folder / "queries.dev.small.tsv").write_text("q\tx\n")

@@ -192,6 +192,12 @@ def test_ranks_and_order_of_the_file_do_not_matter(tmp_path):
     assert as_dict(run) == {"q1": [("z9", 2.0), ("z10", 2.0), ("a", 0.5)], "q2": [("b", 2.0), ("a", 1.0)]}
 
 
+def test_ids_of_marco_runs_may_hold_blanks_that_are_not_of_ascii(tmp_path):
+    passages = Vocabulary.of(["東京\u3000駅", "b"])
+    run = read_run(file(tmp_path, "q1\t東京\u3000駅\t1\nq1\tb\t2\n"), QUERIES, passages)
+    assert as_dict(run, passages=passages) == {"q1": [("東京\u3000駅", -1.0), ("b", -2.0)]}
+
+
 def test_marco_runs_score_minus_the_rank(tmp_path):
     run = read_run(file(tmp_path, "q1\tb\t2\nq1\ta\t1\nq3\tc\t1\n"), QUERIES, PASSAGES)
     assert as_dict(run) == {"q1": [("a", -1.0), ("b", -2.0)], "q3": [("c", -1.0)]}

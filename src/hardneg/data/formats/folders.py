@@ -69,7 +69,7 @@ def tab_rows(path: Path, widths: Sequence[int]) -> Iterator[tuple[int, list[str]
 
 
 def trec_judgements(splits: Mapping[str, Path]) -> Iterator[JudgementRecord]:
-    """The judgements of qrels files, ``query 0 passage grade`` between blanks.
+    """The judgements of qrels files, ``query 0 passage grade`` between blanks of ASCII.
 
     Lines that begin with # are skipped.
     """
@@ -78,7 +78,7 @@ def trec_judgements(splits: Mapping[str, Path]) -> Iterator[JudgementRecord]:
         for line, text in read_lines(path):
             if text.startswith("#"):
                 continue
-            row, found = text.split(), True
+            row, found = [part.decode() for part in text.encode().split()], True  # an id may hold other blanks
             if len(row) != 4:
                 what = f"{len(row)} columns where 4 are expected"
                 refuse(InputError("WRONG_COLUMNS", what, "write 'query 0 passage grade'", path=path, line=line))

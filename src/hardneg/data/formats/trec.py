@@ -123,7 +123,7 @@ def in_range(grades: Float64) -> NDArray[np.bool_]:
 
 def _read_run_table(path: Path) -> Table:
     _, first = next(read_lines(path), (1, ""))
-    marco = len(first.split()) == _MARCO_RUN.width
+    marco = len(first.encode().split()) == _MARCO_RUN.width
     table = read_table(path, *((_MARCO_RUN, _minus_ranks) if marco else (_TREC_RUN, _scores)))
     later, earlier = table.repeats()
     if len(later):
