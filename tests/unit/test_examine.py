@@ -88,6 +88,10 @@ def test_words_that_differ_by_a_vowel_or_a_tone_are_not_the_same(tmp_path, one, 
     assert facts["leaks"][0]["queries_equal"] == 0
 
 
+def test_emojis_make_no_difference():
+    assert plain("❤️ Hello ☀️world") == plain("hello, world!")
+
+
 def test_copies_may_have_near_copies_too(tmp_path):
     passages = {"a": LONG, "b": LONG, "c": LONG + "slowly", "d": "something else, of other words"}
     data = Collection.from_lists(passages, {"q": "x"}, {"train": {"q": ["d"]}}, to=tmp_path / "c")

@@ -27,7 +27,7 @@ BLOCK = 512  # texts hashed together
 TRIED = 8  # texts of one key that each text is compared with
 _ASCII = re.compile(r"\w+")
 # re's \w lacks marks, such as the vowel signs of Hindi and Tamil and the tones of Thai.
-_WORD = regex.compile(r"[\p{L}\p{N}\p{M}_]+")
+_WORD = regex.compile(r"[\p{L}\p{N}_][\p{L}\p{N}\p{M}_]*")
 
 
 def words_in(text: str) -> list[str]:
