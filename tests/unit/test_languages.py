@@ -170,3 +170,23 @@ def test_the_command_searches_a_file_in_another_language(hardneg, tmp_path, lang
         f"query: {query}\n  nothing found: no passage has a word of the query. "
         "If the texts are not English, name their language with --language\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("split", "text", "terms"),
+    [
+        (bigrams, "☀️今日は ❤️日本", ["今日", "日は", "日本"]),
+        (bigrams, "ﾟ京語 มา1️⃣", ["京語", "มา", "1️⃣"]),
+        (words, "❤️hallo die 1️⃣ Welt", ["hallo", "die", "1️⃣", "Welt"]),
+        (words, "man\u0303ana x\u0302", ["mañana", "x\u0302"]),  # marks of letters stay
+    ],
+)
+def test_a_mark_without_its_letter_begins_no_term(split, text, terms):
+    assert split(text) == terms
+
+
+def test_text_after_an_emoji_is_found(tmp_path):
+    passages = {"a": "☀️今日は晴れです", "b": "明日は雨です"}
+    judged = {"test": {"q": ["a"]}}
+    c = Collection.from_lists(passages, {"q": "晴れ"}, judged, language="japanese", to=tmp_path / "c")
+    assert list(hn.bm25(c)["q"]) == ["a"]

@@ -25,9 +25,10 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "japanese-words": ("fugashi", "unidic-lite"),
 }
 NO_CONTENT = frozenset({"助詞", "助動詞", "補助記号", "記号", "空白"})  # particles, auxiliaries, marks, blanks
-WORDS = regex.compile(r"\b\w\w+\b")
+# No term begins with a mark, for a mark without a letter, such as an emoji's variation selector, is of no word.
+WORDS = regex.compile(r"[\w--\p{M}]\w+", regex.V1)
 UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}ー"
-RUNS = regex.compile(rf"[{UNSPACED}\p{{M}}]+|[\w--{UNSPACED}]+", regex.V1)
+RUNS = regex.compile(rf"[{UNSPACED}][{UNSPACED}\p{{M}}]*|[\w--{UNSPACED}--\p{{M}}][\w--{UNSPACED}]*", regex.V1)
 IS_UNSPACED = regex.compile(rf"[{UNSPACED}]")
 
 Split = Callable[[str], Sequence[str]]
@@ -39,7 +40,7 @@ def facts_of(language: str) -> dict[str, str]:
     if language == ENGLISH:
         return {"stopwords": ENGLISH, "stemmer": ENGLISH, **facts}
     facts |= {name: _installed(name, language) for name in PACKAGES.get(language, ())}
-    return {"language": language, "analyser": "1", **facts}
+    return {"language": language, "analyser": "2", **facts}
 
 
 def tokenizer_of(language: str) -> Any:
