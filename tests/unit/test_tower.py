@@ -2,13 +2,14 @@
 
 import contextlib
 import copy
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import (
     AutoModel,
@@ -26,9 +27,11 @@ from transformers import (
 
 from hardneg.data.token_pairs import PairForm, PairTemplate
 from hardneg.experiment.metrics import Metrics
+from hardneg.models import tower
 from hardneg.models.loading import load_encoder
 from hardneg.models.packing import ATTENTION
-from hardneg.models.pretrained import read_json_file, read_tensors
+from hardneg.models.plain_bert import PlainBert
+from hardneg.models.pretrained import read_json_file, read_tensors, read_transformer
 from hardneg.models.saving import save_encoder
 from hardneg.models.source import ModelSource
 from hardneg.models.tokenizing import pair_store, token_store
@@ -348,3 +351,22 @@ def test_the_digest_is_of_weights_head_settings_and_tokenizer(bert):
     assert digests[0] == digests[1]
     assert len(set(digests)) == 5
     assert "towers.0.head.weight" in scorer().state_dict()
+
+
+@pytest.mark.parametrize("recalled", [False, True])
+def test_where_a_file_of_weights_begins_makes_no_difference(tmp_path, folders, monkeypatch, recalled):
+    """A header that is 8 bytes longer moves all weights, and one text alone is a product with a single row."""
+    monkeypatch.setattr(tower, "read_transformer", read_transformer)  # not the one that copies
+    found = []
+    for name, told in (("one", {}), ("other", {"more": "12345678"})):
+        folder = tmp_path / name
+        shutil.copytree(folders["bert"], folder)
+        file = folder / "model.safetensors"
+        save_file(load_file(file), file, {"format": "pt"} | told)
+        cache = tmp_path / "cache" if recalled else None
+        for _ in range(2):  # the second time it is recalled
+            read = read_tower(folder, ModelSource.at(folder), recalled=cache)[0].eval()
+        assert isinstance(read.transformer, PlainBert) == recalled
+        assert not any(weight.data_ptr() % 64 for weight in read.parameters())
+        found.append([weight.detach().clone() for weight in read.parameters()])
+    assert all(map(torch.equal, *found))

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -46,8 +46,11 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+M = TypeVar("M", bound=nn.Module)
+
 KIND = "model"  # of a published folder
 TYPES = "token_type_ids"  # transformers' name of token types
+ALIGNMENT = 64  # bytes; where torch's memory begins
 
 # What a transformer's configuration says about its origin rather than its function.
 ORIGIN = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
@@ -169,12 +172,25 @@ def read_tower(folder: Path, source: ModelSource, *, recalled: Path | None = Non
     TrustError : it brings code, or pickled weights, that are not allowed.
     """
     if recalled is not None and (known := recall(folder, source, recalled)) is not None:
-        return Tower(known.transformer, known.tokenizer), known.unused
+        return Tower(aligned(known.transformer), known.tokenizer), known.unused
     transformer, unused = read_transformer(folder, source)
+    aligned(transformer)
     tower = Tower(transformer, read_tokenizer(folder), code=check_code(folder))
     if recalled is not None:
         remember(folder, tower.transformer, tower.pretrained_tokenizer, source, recalled)
     return tower, unused
+
+
+def aligned(model: M) -> M:
+    """Copy weights that do not begin at a multiple of 64 bytes, as those that torch makes do; returns the model.
+
+    A weight that is read begins where the header of its file ends. Products with a single row have other last bits
+    at other places, so equal models in two files would not have equal vectors.
+    """
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.data_ptr() % ALIGNMENT:
+            tensor.data = tensor.data.clone()
+    return model
 
 
 class TowerModel(nn.Module):
