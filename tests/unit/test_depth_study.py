@@ -23,11 +23,11 @@ def commands():
     for line in re.findall(r"^make study-depth.*", (PAGES / "depth.md").read_text("utf-8"), re.MULTILINE):
         data = re.search(r"DATA=(\S+)", line)
         name = data.group(1).replace("FOLDER/", "") if data else "pydocs"
-        found[name] = re.search(r"OPTIONS='([^']+)'", line).group(1).split()
+        found[name] = re.search(r"OPTIONS='([^']+)'", line).group(1).replace("FOLDER/", "").split()
     return found
 
 
-@pytest.mark.parametrize("name", ["pydocs", "qa:wiki_openqa"])
+@pytest.mark.parametrize("name", ["pydocs", "qa:wiki_openqa", "code"])
 def test_the_page_is_what_its_kept_outcomes_say(depth, commands, tmp_path, name):
     kept, page = tmp_path / "depth.jsonl", tmp_path / "depth.md"
     kept.with_name("depth.jsonl.gz").write_bytes((PAGES / "depth.jsonl.gz").read_bytes())
