@@ -29,7 +29,7 @@ def test_what_ranks_first_decides_which_bounds_fit():
     margin.check_first(retriever=True, pool=False)
     margin.check_first(retriever=False, pool=True)
     hn.settings_of("ranker", max_score=9.0).check_first(retriever=False, pool=False)
-    hn.settings_of("ranker", sources=["random"], top=3).check_first(retriever=True, pool=False)
+    hn.settings_of("ranker", sources=["random"], top=7).check_first(retriever=True, pool=False)
     with pytest.raises(SettingsError, match="relative_margin"):
         hn.settings_of("ranker", sources=["bm25"], relative_margin=0.1).check_first(retriever=True, pool=False)
 
