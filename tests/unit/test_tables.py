@@ -298,6 +298,16 @@ TAUGHT = '{"query": "x", "pos": ["y"], "neg": ["n"], "pos_scores": %s, "neg_scor
         ("a.csv", "query,completion\nx,y\n", "whose positive is called 'positive'"),
         ("a.jsonl", '{"pos": ["x"]}\n', "whose query is called 'anchor' or 'query'"),
         ("a.jsonl", '{"query": "x", "pos": "y"}\n{"q": 1}\n', "a.jsonl:2: UNKNOWN_COLUMNS: the columns are q;"),
+        (
+            "a.jsonl",
+            '{"query": "x", "pos": "y"}\n{"query": "z", "source": "w"}\n',
+            "a.jsonl:2: MISSING_FIELD: the record has no positive (found: query, source); add it (null where",
+        ),
+        (
+            "a.jsonl",
+            '{"query": "x", "pos": "y"}\n{"pos": "z"}\n',
+            "a.jsonl:2: MISSING_FIELD: the record has no query (found: pos); add it, or leave the record out",
+        ),
         ("a.csv", "query,positive,positive\nx,y,z\n", "a.csv:1: AMBIGUOUS: two columns are called 'positive'"),
         ("a.csv", "query,positive\nx,y\nx\n", "a.csv:3: WRONG_COLUMNS: 1 column where the header names 2"),
         ("a.csv", 'query,positive\nx,"y\nz\n', "a.csv:2: BAD_QUOTING"),

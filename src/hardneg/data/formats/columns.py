@@ -153,6 +153,18 @@ def unknown_columns(path: Path, names: Sequence[str], line: int | None = None) -
     return InputError("UNKNOWN_COLUMNS", what, fix, path=path, line=line)
 
 
+def no_pair(path: Path, names: Sequence[str], line: int) -> InputError:
+    """The fault of a record that is no pair, in a table of pairs: half of it is missing, or no name is known."""
+    lowered = {name.strip().casefold() for name in names}
+    halves = {"query": lowered & {*QUERIES}, "positive": lowered & {*POSITIVES}}
+    missing = [half for half, found in halves.items() if not found]
+    if len(missing) != 1:
+        return unknown_columns(path, names, line)
+    what = f"the record has no {missing[0]} (found: {', '.join(names):.80})"
+    add = "add it (null where the query has none)" if missing == ["positive"] else "add it"
+    return InputError("MISSING_FIELD", what, f"{add}, or leave the record out", path=path, line=line)
+
+
 def _nearest(names: Sequence[str]) -> str:
     """The convention that columns come nearest to, in words."""
     lowered = {name.strip().casefold() for name in names}
@@ -172,7 +184,7 @@ def pairs_of(table: Table) -> Iterator[Pair]:
         place = Place(table.path, line)
         columns = pair_columns(tuple(fields))
         if columns is None:
-            refuse(unknown_columns(table.path, list(fields), line))
+            refuse(no_pair(table.path, list(fields), line))
             continue
         pair = _pair(columns, fields, place)
         if not isinstance(pair.query, Unread) and not isinstance(pair.query_id, Unread):
