@@ -215,6 +215,25 @@ def test_every_pair_is_looked_at_once_by_whoever(collection, tmp_path, monkeypat
     assert len(pages) == 4
 
 
+def test_answers_that_are_no_patterns_are_told_once(tmp_path, caplog):
+    qrels = {"train": {"one": ["p"], "two": ["p"]}}
+    answers = {
+        "one": ["(a", "b+"],
+        "two": ["C++", "c{2}"],
+    }  # C++ is one, too
+    texts = {"one": "x", "two": "y"}
+    made = Collection.from_lists([("p", "a b")], texts, qrels, answers=answers, to=tmp_path / "c")
+    rows = np.array([0, 1], np.int32)
+    with caplog.at_level("WARNING"):
+        AnswerCache(made, tmp_path / "cache").contains(rows, np.zeros(2, np.int32))
+        assert not caplog.text, "strings are no patterns"
+        book = AnswerCache(made, tmp_path / "cache", "regex")
+        assert book.contains(rows, np.zeros(2, np.int32)).tolist() == [True, False]
+        book.contains(rows, np.zeros(2, np.int32))
+    [told] = caplog.messages
+    assert told == "1 of 4 answers that were looked at are no patterns and match nothing; the first is '(a'"
+
+
 def test_several_processes_find_the_same(collection, tmp_path, monkeypatch):
     query, passage = all_pairs(collection)
     monkeypatch.setattr(module, "ALONE", 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import subprocess
 import sys
@@ -17,18 +18,21 @@ import regex
 from hardneg.data.collection import Collection
 from hardneg.errors import InputError, SettingsError
 from hardneg.evaluation.judged import judged_hits
-from hardneg.evaluation.matching import Bool, Mode, match_pairs, request
+from hardneg.evaluation.matching import Bool, Mode, match_pairs, read_answer, request
 from hardneg.evaluation.measures import Evaluation, Measure, evaluate, joined, success
 from hardneg.process.progress import track
 from hardneg.process.threads import usable_threads
 from hardneg.records import Int32, Int64, Qrels, Run, offsets_of, owners, pair_keys, spans
 from hardneg.storage.artifacts import digest_json, is_published, load_array, open_artifact, publish
 
+log = logging.getLogger(__name__)
+
 KIND = "answers"
 RULES = {"rule": "1", "regex": regex.__version__, "unicode": unicodedata.unidata_version}  # these decide a match
 CHUNK = 1 << 20  # pairs that a process is given at a time
 ALONE = 1 << 17  # up to so many pairs are matched before another process could start
 ROW = (1 << 32) - 1
+READ = 1000  # queries whose answers are looked at for patterns that are none
 
 
 class AnswerCache:
@@ -47,6 +51,7 @@ class AnswerCache:
         self.folder = cache / KIND / digest_json(self.inputs)[:32]
         self.answered = spans(collection.answer_spans) > 0
         self.pages: set[str] = set()
+        self.warned = False
         self.pairs, self.found = np.zeros(0, np.int64), np.zeros(0, bool)
 
     def contains(self, query_rows: Int32, passage_rows: Int32) -> Bool:
@@ -93,8 +98,22 @@ class AnswerCache:
         """Match pairs [n], in several processes where that is faster; returns whether each matches [n]."""
         pairs = pairs[np.argsort(pairs & ROW, kind="stable")]  # by passage, so that each is read once
         rows = (pairs >> 32).astype(np.int32), (pairs & ROW).astype(np.int32)
+        self._warn_of_broken(rows[0])
         found = np.concatenate([*self._match_chunks(*rows)])
         return np.asarray(found[np.argsort(pairs)])
+
+    def _warn_of_broken(self, query_rows: Int32) -> None:
+        """Warn once of answers that are no patterns: they match no passage. Some of the queries are read."""
+        if self.mode != "regex" or self.warned:
+            return
+        self.warned = True
+        read = [text for row in np.unique(query_rows)[:READ].tolist() for text in self.collection.answers(row)]
+        broken = [text for text in read if read_answer(text, self.mode) is None]
+        if broken:
+            told = (
+                f"{len(broken):,} of {len(read):,} answers that were looked at are no patterns and match nothing"
+            )
+            log.warning("%s; the first is %.60r", told, broken[0])
 
     def _match_chunks(self, query_rows: Int32, passage_rows: Int32) -> Iterator[Bool]:
         n, workers = len(query_rows), usable_threads()
