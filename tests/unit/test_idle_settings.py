@@ -5,6 +5,7 @@ import pytest
 import hardneg as hn
 from hardneg.errors import Faults, InputError, SettingsError
 from hardneg.training.batches import trainable
+from worlds.small_trainings import train_small
 from worlds.tiny_records import pool_of
 
 IN_BATCH = {"mixtures": ["bm25", "in_batch"]}
@@ -241,3 +242,12 @@ def test_a_warm_up_longer_than_the_schedule_is_told(caplog):
     caplog.clear()
     settings.schedule_over(100)
     assert not caplog.text
+
+
+def test_a_warm_up_longer_than_the_schedule_of_a_ranker_is_told(world, tmp_path, caplog):
+    small = {"iterations": 1, "retriever_steps": 4, "ranker_steps": 1, "first_ranker_steps": 2, "warmup": 3}
+    train_small("ar2", world, tmp_path / "exp", ranker_learning_rate=1e-4, **small)
+    assert [message for message in caplog.messages if "the learning rate rises" in message] == [
+        "warmup = 3, and the schedule has 2 steps: the learning rate rises to 6.67e-06 only, not to 1e-05",
+        "warmup = 3, and the schedule has 1 steps: the learning rate rises to 3.33e-05 only, not to 0.0001",
+    ]

@@ -364,16 +364,20 @@ class TrainingSettings(Settings):
         """The arguments that the objectives of a retriever take from the settings."""
         return {**self.of_objective, "passage_length": self.train_passage_length}
 
-    def schedule_over(self, horizon: int) -> Schedule:
+    def schedule_over(self, horizon: int, peak: float | None = None) -> Schedule:
         """The learning rate of every step: it rises for the warm-up, and falls to 0 at ``horizon`` steps.
 
         The log says if it cannot rise to its highest value.
+
+        Parameters
+        ----------
+        peak : the highest value; None: ``learning_rate``.
         """
+        rate = self.learning_rate if peak is None else peak
         if self.warmup > max(horizon, 1):
             told = "warmup = %g, and the schedule has %d steps: the learning rate rises to %.3g only, not to %g"
-            most = self.learning_rate * horizon / self.warmup
-            log.warning(told, self.warmup, horizon, most, self.learning_rate)
-        return linear(self.learning_rate, warmup=self.warmup, horizon=horizon)
+            log.warning(told, self.warmup, horizon, rate * horizon / self.warmup, rate)
+        return linear(rate, warmup=self.warmup, horizon=horizon)
 
     @property
     def make_optimizer(self) -> Optimizers:

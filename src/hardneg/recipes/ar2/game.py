@@ -21,7 +21,7 @@ from hardneg.recipes.starting_ranker import StartingRanker
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.storage.artifacts import read_manifest
 from hardneg.training.batches import GroupBatch, VisitBatches
-from hardneg.training.optim import Schedule, linear
+from hardneg.training.optim import Schedule
 from hardneg.training.ranker_objectives import (
     RankerLossName,
     adversarial_objective,
@@ -43,7 +43,7 @@ def first_ranker(training: TrainingRun[Ar2], start: StartingRanker) -> CrossEnco
         training,
         copy.deepcopy(start.model),
         Drawn(training, "first-ranker", settings.first_ranker_queries_per_step, lambda step: 0),
-        linear(rate, warmup=settings.warmup, horizon=steps),
+        settings.schedule_over(steps, rate),
         {place: steps},
         loss="cross_entropy",
     )
@@ -190,7 +190,7 @@ class Game:
             training,
             self.learner,
             Drawn(training, RANKER, settings.ranker_queries_per_step, partial(settings.version_of, RANKER)),
-            linear(settings.ranker_learning_rate, warmup=settings.warmup, horizon=settings.steps_of_ranker),
+            settings.schedule_over(settings.steps_of_ranker, settings.ranker_learning_rate),
             {layout.ranker: settings.steps_of_ranker},
             loss="bce" if settings.game == "irgan" else "cross_entropy",
         )
