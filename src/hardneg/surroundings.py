@@ -7,9 +7,25 @@ One from a block without gradients could not train. Commands and processes of ou
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
+
+log = logging.getLogger(__name__)
+
+_turn = threading.RLock()
+
+
+def _new_turn() -> None:
+    """In a forked process no other thread runs, so none holds its turn."""
+    global _turn
+    _turn = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_new_turn)
 
 
 def _torch() -> Any:
@@ -48,8 +64,27 @@ def own_surroundings() -> Iterator[None]:
 def kept_draws() -> Iterator[None]:
     """Leave torch's random numbers as the caller had them: the block may seed them for its own draws.
 
-    So is its choice of deterministic algorithms, which a failed step on CUDA may leave switched on.
+    So is its choice of deterministic algorithms, which a failed step on CUDA may leave switched on. Threads take
+    turns: torch has one stream of random numbers for all of them, so two at once would disturb each other's draws.
     """
+    with _own_turn(), _kept():
+        yield
+
+
+@contextlib.contextmanager
+def _own_turn() -> Iterator[None]:
+    turn = _turn  # the block may fork
+    if not turn.acquire(blocking=False):
+        log.warning("another thread of this process trains or plans; this one waits for it, as both draw numbers")
+        turn.acquire()
+    try:
+        yield
+    finally:
+        turn.release()
+
+
+@contextlib.contextmanager
+def _kept() -> Iterator[None]:
     import torch
 
     drawn, strict = torch.get_rng_state(), torch.are_deterministic_algorithms_enabled()

@@ -4,6 +4,8 @@ import contextlib
 import json
 import os
 import resource
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -121,6 +123,36 @@ def test_files_are_flushed_by_fsync(tmp_path, monkeypatch):
     assert {p.stat().st_ino for p in files} == set(flushed)
     write_json(tmp_path / "a.json", 1)
     assert (tmp_path / "a.json").stat().st_ino in flushed
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_threads_that_make_the_same_thing_at_once_do_not_meet(tmp_path, folder):
+    together = threading.Barrier(2, timeout=20)
+
+    def make_one(text):
+        with publish(tmp_path / "pool", KIND, replace=True) if folder else disk.publish_file(tmp_path / "a") as it:
+            together.wait()
+            it.json("a.json", text) if folder else it.write(text.encode())
+            together.wait()
+
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(make_one, ["one", "two"]))
+    if folder:
+        verify(tmp_path / "pool")
+    assert (tmp_path / ("pool/a.json" if folder else "a")).read_text().strip('"\n') in ("one", "two")
+    assert temporaries(tmp_path) == []
+
+
+def test_what_a_dead_thread_left_is_swept(tmp_path):
+    def leave():
+        disk.temporary(tmp_path / "pool", disk.NEW).mkdir()
+
+    thread = threading.Thread(target=leave)
+    thread.start()
+    thread.join()
+    assert len(temporaries(tmp_path)) == 1
+    make(tmp_path / "pool")
+    assert temporaries(tmp_path) == []
 
 
 # ---------------------------------------------------------------- replacing

@@ -1,5 +1,7 @@
 """String columns and the canonical collection."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -370,3 +372,16 @@ def test_any_format_opens_and_a_file_that_is_no_folder_says_how(tmp_path):
             match=r"NO_MANIFEST: this is not the folder .*; open other formats with hardneg.open_collection",
         ):
             Collection.open(place)
+
+
+def test_a_pickled_collection_is_opened_again(tmp_path):
+    collection = made(tmp_path)
+    found = pickle.loads(pickle.dumps(collection))
+    assert (found.path, found.digest) == (collection.path, collection.digest)
+    assert found.columns() == collection.columns()
+    kept = pickle.dumps(collection)
+    Collection.from_lists(PASSAGES[:1], to=tmp_path / "other")
+    collection.path.rename(tmp_path / "before")
+    (tmp_path / "other").rename(collection.path)
+    with pytest.raises(ArtifactError, match="INPUT_CHANGED"):
+        pickle.loads(kept)

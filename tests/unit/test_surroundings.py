@@ -1,7 +1,10 @@
 """What a caller has set in torch does not reach our work, and our work leaves it as it was."""
 
 import contextlib
+import os
+import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -115,3 +118,37 @@ def test_a_thread_of_the_caller_keeps_its_own(world):
     thread.start()
     thread.join()
     assert kept == [False]
+
+
+def test_trainings_in_threads_take_turns_and_train_the_same(world, tmp_path, caplog):
+    expected = train_small("star", world, tmp_path / "alone")
+    with ThreadPoolExecutor(2) as threads:
+        found = threads.map(lambda name: train_small("star", world, tmp_path / name), ["a", "b"])
+        assert [results["test"] for results in found] == [expected["test"]] * 2
+    assert "another thread of this process trains or plans" in caplog.text
+
+
+def test_a_training_within_another_one_does_not_wait_for_itself():
+    with kept_draws(), kept_draws():
+        pass
+
+
+def test_a_forked_process_does_not_wait_for_a_thread_that_it_lacks():
+    holds, done = threading.Event(), threading.Event()
+
+    def hold():
+        with kept_draws():
+            holds.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    holds.wait()
+    if (child := os.fork()) == 0:
+        signal.alarm(20)  # ends a child that waits
+        with kept_draws():
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    done.set()
+    thread.join()
+    assert status == 0

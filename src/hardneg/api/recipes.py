@@ -56,6 +56,7 @@ def train(recipe: str, data: Data, model: Place, out: Place, **options: Any) -> 
 
     ``hn.train("warmup", "my-data", "MODEL", "exp", preset="finetune")`` trains on your own data. The result stands
     in ``exp/model``, which sentence-transformers opens too. If training is interrupted, the same call goes on.
+    Calls in several threads of a process take turns.
 
     Parameters
     ----------
@@ -102,7 +103,7 @@ def train(recipe: str, data: Data, model: Place, out: Place, **options: Any) -> 
     NumericError : a loss or gradient was not finite.
     TrustError : a model or an index would have to be read from a pickle.
     """
-    with showing(options.get("progress")), kept_draws():
+    with kept_draws(), showing(options.get("progress")):
         return Results(training.train_seeds(training.prepare(recipe_named(recipe), data, model, out, **options)))
 
 

@@ -86,6 +86,10 @@ class Collection(Shown):
     facts: Mapping[str, Any]
     language: str = ENGLISH
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled, a collection is its folder, which another process opens again."""
+        return reopened, (str(self.path.absolute()), self.digest)
+
     @classmethod
     @checked
     def open(cls, path: str | Path) -> Collection:
@@ -208,10 +212,23 @@ class Collection(Shown):
             what = f"no split {split!r}{'' if self.n_queries else ': this is a corpus without queries'}"
             raise SettingsError("UNKNOWN_SPLIT", what, there)
         if content_digest(read_manifest(self.path)) != self.digest:
-            what, fix = "this folder holds another collection than when it was opened", "open it again"
-            raise ArtifactError("INPUT_CHANGED", what, fix, path=self.path)
+            raise replaced(self.path)
         parts = (load_array(self.path / QRELS.format(split=split, part=part)) for part in QRELS_PARTS)
         return Qrels(*(np.asarray(part) for part in parts))
+
+
+def reopened(path: str, digest: str) -> Collection:
+    """The collection that stood at ``path`` when it was pickled; raises :class:`ArtifactError` for another one."""
+    found = Collection.open(path)
+    if found.digest != digest:
+        raise replaced(found.path)
+    return found
+
+
+def replaced(path: Path) -> ArtifactError:
+    """The fault of a folder that holds another collection than before."""
+    what, fix = "this folder holds another collection than when it was opened", "open it again"
+    return ArtifactError("INPUT_CHANGED", what, fix, path=path)
 
 
 def content_digest(manifest: Manifest) -> str:

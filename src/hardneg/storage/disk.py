@@ -16,6 +16,7 @@ import os
 import re
 import socket
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -228,21 +229,23 @@ def check_writable(path: Path) -> None:
 
 
 def temporary(path: Path, role: str) -> Path:
-    """A name beside ``path`` that says which process, on which machine, it belongs to.
+    """A name beside ``path`` that says which process, on which machine, it belongs to, and which thread.
 
-    Nobody can ask whether a process of another machine lives, so its temporaries are never taken for stale.
+    Nobody can ask whether a process of another machine lives, so its temporaries are never taken for stale. Two
+    threads may make the same thing at once; the main thread has the number of the process and is not named.
     """
-    return path.parent / f"{TEMPORARY}{role}-{path.name}-{os.getpid()}@{socket.gethostname()}"
+    process, thread = os.getpid(), threading.get_native_id()
+    owner = f"{process}" if thread == process else f"{process}.{thread}"
+    return path.parent / f"{TEMPORARY}{role}-{path.name}-{owner}@{socket.gethostname()}"
 
 
 def stale(folder: Path) -> Iterator[tuple[Path, str, Path]]:
     """Yield the temporaries that dead processes of this machine left in a folder: path, role, intended place."""
-    ours = re.compile(
-        rf"{re.escape(TEMPORARY)}({NEW}|{OLD}|{GONE})-(.+)-(\d+)@{re.escape(socket.gethostname())}", re.DOTALL
-    )
+    host = re.escape(socket.gethostname())
+    ours = re.compile(rf"{re.escape(TEMPORARY)}({NEW}|{OLD}|{GONE})-(.+)-(\d+)(?:\.(\d+))?@{host}", re.DOTALL)
     for leftover in sorted(folder.iterdir()):
         match = ours.fullmatch(leftover.name)
-        if match and not process_alive(int(match[3])):
+        if match and not owner_alive(int(match[3]), int(match[4] or match[3])):
             yield leftover, match[1], folder / match[2]
 
 
@@ -278,6 +281,16 @@ def settle(leftover: Path, role: str, place: Path) -> None:
             rename(leftover, place)
         else:
             delete(leftover)
+
+
+def owner_alive(process: int, thread: int) -> bool:
+    """Whether another process with this number, or another thread of this process, runs on this machine.
+
+    What has this thread's own number was left by a dead one with the same number, as in containers.
+    """
+    if process != os.getpid():
+        return process_alive(process)
+    return thread != threading.get_native_id() and thread in {one.native_id for one in threading.enumerate()}
 
 
 def process_alive(pid: int) -> bool:

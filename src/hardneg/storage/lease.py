@@ -43,11 +43,13 @@ def lease(directory: Path) -> Iterator[None]:
     try:
         with disk_faults(directory):
             if not _locked(handle):
-                fix = "wait for it or stop it"
-                raise BusyError("IN_USE", f"in use by {_holder(handle)}", fix, path=directory)
+                holder, fix = _holder(handle), "wait for it or stop it"
+                if holder == _own_name():
+                    holder, fix = f"{holder}, this program itself", "wait for the other call"
+                raise BusyError("IN_USE", f"in use by {holder}", fix, path=directory)
             point("write", directory / LOCK)
             os.ftruncate(handle, 0)
-            os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+            os.pwrite(handle, f"{_own_name()}\n".encode(), 0)
         yield
     finally:
         os.close(handle)
@@ -75,6 +77,10 @@ def made_once(
                 log.info("%s: %s; waiting for it", directory.name, busy.what)
             told = True
             waiting()
+
+
+def _own_name() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()}"
 
 
 def _locked(handle: int) -> bool:
