@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import hardneg as hn
-from hardneg.data.training_data import Labels
 from hardneg.evaluation.matching import contains
 from hardneg.negatives.pool import load_pool
 from worlds.qa_world import qa_collection
@@ -21,7 +20,7 @@ RUNS = {
 def qa(tmp_path_factory):
     root = tmp_path_factory.mktemp("qa")
     collection = qa_collection(root / "collection")
-    every = hn.mine(collection, None, root / "every", sources=["random"], count=6, labels=Labels("answers"))
+    every = hn.mine(collection, None, root / "every", sources=["random"], count=6, labels="answers")
     negatives = {
         collection.query_ids[query]: [collection.passage_ids[row] for row in every.passage_rows[a:b]]
         for query, a, b in zip(every.query_rows, every.offsets[:-1], every.offsets[1:], strict=True)

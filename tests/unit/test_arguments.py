@@ -393,6 +393,13 @@ def test_lists_of_other_shapes_that_can_mean_one_thing_are_taken(tmp_path):
             lambda w: hn.group_loss("contrastive", scale=1.0, distill_weight=7.0),
             r"distill_weight is 7.0; .*\(0, 1\]",
         ),
+        (lambda w: hn.group_loss("contrastive", scale=1.0, own=-1), "OUT_OF_RANGE: own is -1; give 0 or more"),
+        (lambda w: hn.Filters(relative_margin=float("nan")), "relative_margin = nan; give a finite number, or"),
+        (lambda w: hn.Filters(max_score=float("inf")), "BAD_SETTING: max_score = inf; give a finite number, or"),
+        (
+            lambda w: hn.mine(w.collection, None, "x", labels="bogus"),
+            r"mine: labels is 'bogus' \(str\); give a Labels or 'qrels' or 'answers'",
+        ),
         (lambda w: hn.verify("x", 7), r"verify: paths is 7 \(int\); give a string or a path"),
         (
             lambda w: hn.search_text(w.collection, "a", k="2", bm25=True),
@@ -411,6 +418,11 @@ def test_a_grade_beyond_32_bits_is_refused(grade):
         InputError, match=r"BAD_GRADE: query q1, passage p1: the relevance -?\d+ is no 32-bit integer"
     ):
         hn.evaluate({"q1": {"p1": 2.0, "p2": 1.0}}, qrels={"q1": {"p1": grade, "p2": 1}})
+
+
+def test_an_integer_beyond_all_floats_is_infinite_as_in_a_file():
+    run = {"q1": {"p1": 1.0, "p2": 10**400, "p3": -(10**400), "p4": 5}}
+    assert hn.evaluate(run, qrels={"q1": {"p4": 1}}, measures="RR")["measures"] == {"RR": 0.5}
 
 
 def test_settings_made_by_their_class_tell_what_is_wrong():

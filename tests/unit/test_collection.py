@@ -16,6 +16,20 @@ QUERIES = {"q2": "what is two", "q10": "what is ten", "Q": "asked by nobody"}
 QRELS = {"train": {"q2": {"p2": 2, "p1": 0}, "q10": ["p10"]}, "test": {"q2": ["p1"]}}
 
 
+class NAType:
+    """What stands for a missing value in a table of pandas."""
+
+
+class DataFrame:
+    """As much of a table of pandas as is looked at: iterated, it gives the names of its columns."""
+
+    columns = ("id", "text")
+    to_dict = None
+
+    def __iter__(self):
+        return iter(self.columns)
+
+
 def columns(tmp_path, strings, kind=TextColumn):
     """A column of these strings, written and opened; an id column with its table."""
     draft = artifacts.Draft(tmp_path)
@@ -243,13 +257,18 @@ def test_a_flipped_byte_is_found(tmp_path):
         ({"passages": [(" \t", "text")]}, "EMPTY_ID"),
         ({"passages": [("p1", " \n")]}, "EMPTY_TEXT: the text of passage 'p1' is empty"),
         ({"queries": {"q": ""}}, "EMPTY_TEXT: the text of query 'q' is empty"),
-        ({"passages": [("p", "a\0b")]}, "NUL: the passage text holds a NUL"),
+        ({"passages": [("p", "a\0b")]}, "NUL: the passage text of 'p' holds a NUL"),
         ({"passages": [("p\0", "ab")]}, "NUL: the passage id holds a NUL"),
         ({"passages": [("p", "a\ud800b")]}, "BAD_UNICODE"),
         ({"passages": [(7, "text")]}, "WRONG_TYPE: the passage id is 7, not a string"),
         ({"passages": ["text"]}, "BAD_PASSAGE"),
+        ({"passages": [("p", 7, "text")]}, "WRONG_TYPE: the title of 'p' is 7, not a string"),
+        ({"passages": [{"id": "p", "body": "a"}]}, "BAD_PASSAGE: .* without 'text'; its fields are id, body"),
+        ({"passages": [{"doc": "p", "text": "a"}]}, "BAD_PASSAGE: .* without 'id'; its fields are doc, text"),
+        ({"queries": [{"id": "q2", "query": "a"}]}, "BAD_QUERY: .* without 'text'; its fields are id, query"),
+        ({"passages": DataFrame()}, r"WRONG_TYPE: .* DataFrame; give its records: .*to_dict\('records'\)"),
         ({"qrels": {"a/b": {"q2": ["p1"]}}}, "BAD_SPLIT: a split is named 'a/b'"),
-        ({"qrels": {"test": {"q2": {"p1": 1.5}}}}, "BAD_GRADE: the relevance 1.5"),
+        ({"qrels": {"test": {"q2": {"p1": 1.5}}}}, r"BAD_GRADE: the relevance 1.5 .*\(query 'q2', passage 'p1'\)"),
         ({"qrels": {"test": {"q2": {"p1": 2**31}}}}, "BAD_GRADE"),
         ({"qrels": {"test": {"q2": {"p1": "abc"}}}}, "BAD_GRADE: the relevance 'abc'"),
         ({"qrels": {"test": {"q2": {"p1": float("nan")}}}}, "BAD_GRADE"),
@@ -265,6 +284,18 @@ def test_faults_leave_nothing_behind(tmp_path, arguments, message):
     with pytest.raises(InputError, match=message):
         made(tmp_path / "new", **arguments)
     assert list(tmp_path.rglob("new/*")) == []
+
+
+@pytest.mark.parametrize("title", [None, float("nan"), NAType()])
+def test_a_title_that_a_table_lacks_is_none(tmp_path, title):
+    records = [{"id": "p1", "title": title, "text": "text"}]
+    assert list(made(tmp_path, records, None, None).titles) == [""]
+    assert list(made(tmp_path, [("p1", title, "text")], None, None, name="pairs").titles) == [""]
+
+
+def test_answers_of_queries_without_text_are_told(tmp_path, caplog):
+    made(tmp_path, answers={"q2": ["two"], "q3": ["three"]})
+    assert "answers are given for 1 query without a text, such as 'q3'; they are left out" in caplog.text
 
 
 def test_unknown_ids_are_named_and_counted(tmp_path):

@@ -88,6 +88,13 @@ def test_a_packed_run_is_named_too(tmp_path, collection):
         hn.evaluate(path, data=collection)
 
 
+def test_judgements_in_memory_are_called_so(caplog):
+    with pytest.raises(InputError, match="the run: NO_OVERLAP: none of the 1 judged queries of the qrels is in"):
+        hn.evaluate({"a": {"p": 1.0}}, qrels={"b": {"p": 1}})
+    hn.evaluate({"a": {"p": 1.0}}, qrels={"a": {"p": 1}, "b": {"p": 1}, "c": {"p": 1}})
+    assert "the run: only 1 of the 3 judged queries of the qrels are in the run" in caplog.text
+
+
 @pytest.mark.parametrize("way", ["data", "qrels"])
 def test_a_run_without_any_judged_passage_is_told(tmp_path, collection, hardneg, way):
     run = tmp_path / "a.trec"

@@ -122,11 +122,13 @@ def extended(judged: Qrels, place: Path, queries: IdSpace, passages: IdSpace) ->
 
 def judged_by(split: str, qrels: AnyQrels | None) -> str:
     """The name of the judgements for messages: the split, or the file."""
-    return f"split '{split}'" if qrels is None else named(qrels)
+    if qrels is None:
+        return f"split '{split}'"
+    return str(qrels) if isinstance(qrels, str | Path) else "the qrels"
 
 
-def named(given: AnyRun | AnyQrels, number: int | None = None) -> str:
-    """The name of a run or of judgements for messages: the file, or for one in memory ``run`` and its number."""
+def named(given: AnyRun, number: int | None = None) -> str:
+    """The name of a run for messages: the file, or for one in memory ``run`` and its number."""
     if isinstance(given, str | Path):
         return str(given)
     return "the run" if number is None else f"run {number}"

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from hardneg.api.external import negatives_digest, open_negatives
 from hardneg.api.inputs import (
@@ -64,7 +64,7 @@ def mine(
     beta: float = HALF,
     filters: Filters = ALL,
     filter_by: Place | None = None,
-    labels: Labels = BY_QRELS,
+    labels: Labels | Literal["qrels", "answers"] = BY_QRELS,
     judgements: Place | None = None,
     seed: int = 42,
     cache: Place | None = None,
@@ -92,8 +92,8 @@ def mine(
     filter_by : a model, a cross-encoder or a bi-encoder, whose scores the bounds apply to. The pool keeps these
         scores, as it does those of :func:`~hardneg.api.score.score`. None: the bounds apply to the scores of the
         model that mines.
-    labels : what makes a passage a positive; with ``answers``, a passage that contains an answer is never a
-        negative.
+    labels : what makes a passage a positive: ``qrels`` or ``answers``; with ``answers``, a passage that contains
+        an answer is never a negative. ``hardneg.data.training_data.Labels`` holds more choices.
     judgements : a file of people's judgements, as the audit's page saves it. Passages labelled relevant are not
         mined as negatives, and passages labelled positive are positives.
     reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_length``, ``passage_length``, ``device``: how
@@ -107,6 +107,7 @@ def mine(
     BusyError : another process mines into ``out``.
     """
     out, folder = Path(out), cache_at(cache)
+    labels = labels_named(labels) if isinstance(labels, str) else labels
     check_new(out)
     settings, *_, needs_model, _, _ = check_all(
         partial(check_settings, sources, depth, count, alpha, beta, seed),

@@ -118,6 +118,8 @@ def fault_of(record: Any, code: str, what: str, fix: str) -> InputError:
 
 def encoded(value: str, name: str, record: PassageRecord | QueryRecord) -> bytes:
     """Encode a field as UTF-8; raises a fault if it has a NUL or half of a surrogate pair."""
+    if record.line is None and not name.endswith("id"):  # no line says which record it is
+        name += f" of {record.id!r:.80}"
     try:
         data = value.encode()
     except UnicodeEncodeError as fault:
@@ -206,6 +208,8 @@ def grades_of(batch: list[JudgementRecord]) -> Int32:
     if not good.all():
         record = batch[int(np.argmin(good))]
         what = f"the relevance {record.grade!r:.40} is no 32-bit integer"
+        if record.line is None:
+            what += f" (query {record.query_id!r:.80}, passage {record.passage_id!r:.80})"
         raise fault_of(record, "BAD_GRADE", what, "correct it")
     return grades.astype(np.int32)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import logging
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -13,7 +15,10 @@ from typing import Any, NamedTuple
 from hardneg.arguments import described
 from hardneg.data.languages import ENGLISH
 from hardneg.errors import InputError
+from hardneg.shown import counted
 from hardneg.storage.artifacts import cached_digest, reading
+
+log = logging.getLogger(__name__)
 
 
 class PassageRecord(NamedTuple):
@@ -164,6 +169,10 @@ def source_from_lists(
     pairs = [query_pair(query) for query in items_of(queries, "queries", "text by id, or (id, text) pairs")]
     check_qrels(qrels)
     check_given_answers(answers)
+    asked = {query_id for query_id, _ in pairs}
+    if lost := [query_id for query_id in answers if query_id not in asked]:
+        line = "answers are given for %s without a text, such as %r; they are left out"
+        log.warning(line, counted(len(lost), "query"), lost[0])
 
     def query_records() -> Iterator[QueryRecord]:
         for query_id, text in pairs:
@@ -174,10 +183,16 @@ def source_from_lists(
     return Source("lists", *streams, {"lists": _digest_streams(streams)})
 
 
+RECORDS = {"to_dicts": "polars' to_dicts()", "to_dict": "pandas' to_dict('records')"}  # of tables
+
+
 def items_of(given: Any, name: str, form: str) -> list[Any]:
     """The items of a list; a mapping gives its (key, value) pairs."""
     if isinstance(given, Mapping):
         return list(given.items())
+    if hasattr(given, "columns") and (change := next((c for c in RECORDS if hasattr(given, c)), None)):
+        fix = f"give its records: {RECORDS[change]}"
+        raise InputError("WRONG_TYPE", f"{name} are given as a {type(given).__name__}", fix)
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise InputError("WRONG_TYPE", f"{name} are given as {described(given)}", f"give a list of {form}")
     return list(given)
@@ -228,19 +243,36 @@ def passage_record(passage: PassageLike) -> PassageRecord:
     """A passage given as (id, text), (id, title, text) or a mapping with ``id`` (or ``_id``) and ``text``."""
     parts: Sequence[Any] = ()
     if isinstance(passage, Mapping):
-        parts = (passage.get("id", passage.get("_id", "")), passage.get("title") or "", passage.get("text", ""))
+        parts = fields_of(passage, "BAD_PASSAGE", "passage")
+        parts = (parts[0], untold(passage.get("title")), parts[1])
     elif isinstance(passage, Sequence) and not isinstance(passage, str | bytes) and len(passage) in (2, 3):
-        parts = (passage[0], passage[1] if len(passage) == 3 else "", passage[-1])
+        parts = (passage[0], untold(passage[1]) if len(passage) == 3 else "", passage[-1])
     if not parts:
         raise InputError("BAD_PASSAGE", f"a passage is given as {described(passage)}", f"give {PASSAGE_FORM}")
     return PassageRecord(*parts)
+
+
+def untold(title: Any) -> Any:
+    """A title; "" for None, and for NaN and NA, which stand for none in a table of pandas."""
+    absent = title is None or type(title).__name__ == "NAType" or (isinstance(title, float) and math.isnan(title))
+    return "" if absent else title
+
+
+def fields_of(record: Mapping[str, Any], code: str, kind: str) -> tuple[Any, Any]:
+    """The id and the text of a mapping; raises :class:`InputError` if it has no such field."""
+    for names in (("id", "_id"), ("text",)):
+        if not any(name in record for name in names):
+            there = ", ".join(map(str, record)) or "none"
+            what = f"a {kind} is given without '{names[0]}'; its fields are {there:.80}"
+            raise InputError(code, what, "name its fields id and text")
+    return record["id"] if "id" in record else record["_id"], record["text"]
 
 
 def query_pair(query: QueryLike) -> tuple[str, str]:
     """Id and text of a query given as (id, text) or as a mapping with ``id`` (or ``_id``) and ``text``."""
     parts: Sequence[Any] = ()
     if isinstance(query, Mapping):
-        parts = (query.get("id", query.get("_id", "")), query.get("text", ""))
+        parts = fields_of(query, "BAD_QUERY", "query")
     elif isinstance(query, Sequence) and not isinstance(query, str | bytes) and len(query) == 2:
         parts = tuple(query)
     if not parts or not isinstance(parts[0], str):

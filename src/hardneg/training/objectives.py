@@ -158,6 +158,8 @@ def group_loss(
             raise SettingsError("OUT_OF_RANGE", f"{what} is {value}", "give a number above 0")
     if not 0 < distill_weight <= 1:
         raise SettingsError("OUT_OF_RANGE", f"distill_weight is {distill_weight}", "give a number in (0, 1]")
+    if own < 0:
+        raise SettingsError("OUT_OF_RANGE", f"own is {own}", "give 0 or more")
     pairs: dict[str, PairLoss] = {
         "pairwise_nll": pairwise_nll,
         "hinge": partial(hinge, margin=margin),

@@ -8,6 +8,8 @@ ignored: hits rank by score (float32) descending, ties by passage id descending 
 from __future__ import annotations
 
 import logging
+import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -90,7 +92,7 @@ def table_of(given: Scored | Judged) -> Table:
     passages = {one: i for i, one in enumerate(dict.fromkeys(p for hits in given.values() for p in hits))}
     counts = [len(hits) for hits in given.values()]
     hits = np.array([passages[p] for hits in given.values() for p in hits], np.int64)
-    values = np.array([value for hits in given.values() for value in hits.values()], np.float64)
+    values = as_floats([value for hits in given.values() for value in hits.values()])
     table = Table(
         Path("dict"),
         [*given],
@@ -104,6 +106,16 @@ def table_of(given: Scored | Judged) -> Table:
         pair = f"query {table.query_ids[table.query[entry]]}, passage {table.passage_ids[hits[entry]]}"
         raise InputError("BAD_SCORE", f"{pair}: the score is no number", "correct it")
     return table
+
+
+def as_floats(values: Sequence[float]) -> Float64:
+    """Numbers as floats [n]; an integer beyond all floats becomes infinite, as it does in a file."""
+    try:
+        return np.array(values, np.float64)
+    except OverflowError:
+        most = sys.float_info.max
+        bounded = [v if -most <= v <= most else math.copysign(math.inf, 1 if v > 0 else -1) for v in values]
+        return np.array(bounded, np.float64)
 
 
 def qrels_of(given: Judged) -> tuple[Qrels, Vocabulary, Vocabulary]:
