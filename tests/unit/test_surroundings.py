@@ -9,8 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from transformers import BertConfig
 
 import hardneg as hn
+from hardneg.models.cross_encoder import PairHead
 from hardneg.surroundings import kept_draws
 from worlds.small_trainings import train_small
 from worlds.tiny_world import one_thread  # noqa: F401
@@ -89,6 +91,14 @@ def test_training_leaves_the_random_numbers_of_the_caller(world, tmp_path):
     torch.manual_seed(5)
     before = torch.get_rng_state()
     train_small("star", world, tmp_path / "exp")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_model_that_is_opened_leaves_them_too(world):
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    hn.load_encoder(world.model, head="ance")
+    PairHead(BertConfig(hidden_size=8)).draw(0, 0.02)
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from hardneg.errors import SettingsError
 from hardneg.models.encoder_settings import OF_VECTORS, EncoderSettings
+from hardneg.models.linear import undrawn
 from hardneg.models.tower import Tower, TowerModel
 from hardneg.records import Side, TextTemplate, TokenBatch, offsets_of
 
@@ -25,7 +26,7 @@ class AnceHead(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.linear = nn.Linear(width, width)
+        self.linear = undrawn(width, width)
         self.norm = nn.LayerNorm(width)
         start = torch.Generator().manual_seed(
             0

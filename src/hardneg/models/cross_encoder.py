@@ -14,6 +14,7 @@ from hardneg.arguments import brief, check_fields, fits
 from hardneg.data.token_pairs import PairForm, PairTemplate
 from hardneg.errors import SettingsError
 from hardneg.models.encoder_settings import TitleJoin
+from hardneg.models.linear import undrawn
 from hardneg.models.pooling import Pooling
 from hardneg.models.tower import Tower, TowerModel
 from hardneg.records import TextTemplate, TokenBatch
@@ -127,13 +128,13 @@ class PairHead(nn.Module):
         form, width = HEADS[config.model_type], config.hidden_size
         self.form = form
         self.before = nn.Dropout(_rate(config, form.before) if form.before else 0.0)
-        self.dense = nn.Linear(width, width, bias=getattr(config, "classifier_bias", True))
+        self.dense = undrawn(width, width, bias=getattr(config, "classifier_bias", True))
         self.activation = ACT2FN[getattr(config, form.activation, form.activation)]
         self.norm: nn.Module = nn.Identity()
         if form.norm is not None:
             self.norm = nn.LayerNorm(width, eps=config.norm_eps, bias=config.norm_bias)
         self.dropout = nn.Dropout(_rate(config, form.dropout))
-        self.out = nn.Linear(width, 1)
+        self.out = undrawn(width, 1)
 
     def forward(self, pooled: Tensor) -> Tensor:
         """[n, h] → [n]."""

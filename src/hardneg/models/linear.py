@@ -43,3 +43,9 @@ def use_fast_linear(model: nn.Module) -> None:
     for module in model.modules():
         if type(module) is nn.Linear:
             module.__class__ = FastLinear
+
+
+def undrawn(width: int, out: int, *, bias: bool = True) -> nn.Linear:
+    """A linear layer whose weights the caller sets; a new one of torch would take the program's random numbers."""
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, width, out, bias=bias)
+    return layer
