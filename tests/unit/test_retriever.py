@@ -297,6 +297,21 @@ def test_a_limited_retriever_encodes_and_searches_some_passages_alone(make, worl
         np.testing.assert_allclose(got_scores, scores[kept][:5], atol=2e-3)
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_held_retriever_and_a_limited_one_made_of_it_do_not_disturb_each_other(make, alone):
+    rows, others = np.array([2, 5, 9, 30, 77, 100], np.int32), np.array([3, 41], np.int32)
+    expected = make().limited(rows, alone=alone).search_queries(ROWS, 5)
+    expected_others = make().limited(others, alone=not alone).search_queries(ROWS, 5)
+    whole = make().hold()
+    opened = whole._searched()
+    with whole.limited(rows, alone=alone) as limited:
+        same(limited.search_queries(ROWS, 5), expected)
+        same(limited.limited(others, alone=not alone).search_queries(ROWS, 5), expected_others)
+    assert whole._searched() is opened, "closing the one closes nothing of the other"
+    assert not whole.encoder.training
+    whole.close()
+
+
 def test_runs_of_a_limited_retriever_and_of_the_whole_are_not_taken_for_each_other(world, tmp_path):
     _, collection, model = world
     encoder = load_encoder(model, device="cpu")

@@ -128,8 +128,14 @@ class Retriever:
 
     def through(self, index: Index) -> Self:
         """A retriever of this model and collection that searches ``index`` instead."""
-        other = copy.copy(self)
+        other = self._copy()
         other.index = index
+        return other
+
+    def _copy(self) -> Self:
+        """A copy that holds nothing: what :meth:`hold` opened stays with the retriever that it was asked of."""
+        other = copy.copy(self)
+        other._held = other._exact = None
         return other
 
     @one_at_a_time
@@ -145,9 +151,9 @@ class Retriever:
         """
         assert self.index is None, "an index holds what it holds"
         assert self.encoder.settings.chunks == 1, "each text is one sequence"
-        other = copy.copy(self)
+        other = self._copy()
         other.among, other.alone = np.unique(passages).astype(np.int32), alone
-        if alone:
+        if alone or self.alone:
             other.__dict__.pop("passages", None)
         return other
 
