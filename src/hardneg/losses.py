@@ -223,28 +223,3 @@ def margin_mse(scores: Tensor, teacher: Tensor, targets: Tensor, masked: Tensor,
     apart = scores.float() * scale - teacher.detach().float()
     apart = (apart.gather(1, targets[:, None]) - apart).masked_fill(~kept, 0.0)
     return apart.square().sum(dim=1) / kept.sum(dim=1).clamp(min=1)
-
-
-def contrastive_kl(
-    scores: Tensor,
-    teacher: Tensor,
-    targets: Tensor,
-    masked: Tensor,
-    *,
-    weight: float,
-    scale: float = 1.0,
-    teacher_scale: float = 1.0,
-) -> Tensor:
-    """Cross entropy of the positive, times ``1 - weight``, plus divergence from the teacher, times ``weight``.
-
-    See :func:`contrastive` and :func:`distil_kl`. The weighted sum is that of Hinton et al., 2015, Section 2. The
-    positive's own column is in both terms, masked or not.
-
-    Returns
-    -------
-    [B] losses in nats.
-    """
-    listed = masked & ~torch.zeros_like(masked).scatter_(1, targets[:, None], True)
-    hard = contrastive(scores, targets, masked, scale=scale)
-    soft = distil_kl(scores, teacher, listed, scale=scale, teacher_scale=teacher_scale)
-    return (1.0 - weight) * hard + weight * soft

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hardneg.losses import contrastive, contrastive_kl, distil_kl, margin_mse
+from hardneg.losses import distil_kl, margin_mse
 
 
 def tensors(seed=0, rows=5, columns=8):
@@ -57,13 +57,6 @@ def test_margins_by_hand():
     assert margin_mse(scores, teacher, torch.tensor([0]), masked, scale=2.0).item() == pytest.approx((4 - 5) ** 2)
 
 
-def test_the_mixture_by_hand():
-    scores, teacher = torch.zeros(1, 2), torch.tensor([[math.log(3.0), 0.0]])
-    found = contrastive_kl(scores, teacher, torch.tensor([0]), torch.zeros(1, 2, dtype=torch.bool), weight=0.25)
-    divergence = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
-    assert found.item() == pytest.approx(0.75 * math.log(2) + 0.25 * divergence)
-
-
 @pytest.mark.parametrize(("scale", "teacher_scale"), [(1.0, 1.0), (20.0, 0.5)])
 def test_they_equal_slow_loops(scale, teacher_scale):
     scores, teacher, targets, masked = tensors()
@@ -75,10 +68,6 @@ def test_they_equal_slow_loops(scale, teacher_scale):
         expected = slow_margin_mse(*one, int(targets[i]), masked[i], scale)
         assert margins[i].item() == pytest.approx(expected, rel=1e-5, abs=1e-5)
     assert (free[-1].item(), margins[-1].item()) == (0.0, 0.0)
-    options = {"scale": scale, "teacher_scale": teacher_scale}
-    hard = contrastive(scores, targets, masked, scale=scale)
-    mixed = contrastive_kl(scores, teacher, targets, masked, weight=0.3, **options)
-    assert torch.allclose(mixed, 0.7 * hard + 0.3 * free)
 
 
 def test_the_divergences_gradient_is_p_minus_q():
@@ -92,16 +81,14 @@ def test_the_divergences_gradient_is_p_minus_q():
     assert teacher.grad is None
 
 
-@pytest.mark.parametrize("name", ["kl", "margins", "mixture"])
+@pytest.mark.parametrize("name", ["kl", "margins"])
 def test_gradients_equal_finite_differences(name):
     scores, teacher, targets, masked = tensors()
 
     def loss(student):
         if name == "kl":
             return distil_kl(student, teacher, masked, scale=2.0).sum()
-        if name == "margins":
-            return margin_mse(student, teacher, targets, masked).sum()
-        return contrastive_kl(student, teacher, targets, masked, weight=0.5, teacher_scale=0.1).sum()
+        return margin_mse(student, teacher, targets, masked).sum()
 
     student = scores.clone().requires_grad_()
     loss(student).backward()
@@ -116,11 +103,7 @@ def test_what_is_masked_counts_nothing_even_if_it_is_infinite():
     scores = torch.tensor([[1.0, 2.0, float("inf")]], requires_grad=True)
     teacher = torch.tensor([[3.0, 1.0, float("nan")]])
     masked, targets = torch.tensor([[False, False, True]]), torch.tensor([0])
-    losses = (
-        distil_kl(scores, teacher, masked),
-        margin_mse(scores, teacher, targets, masked),
-        contrastive_kl(scores, teacher, targets, masked, weight=0.5),
-    )
+    losses = distil_kl(scores, teacher, masked), margin_mse(scores, teacher, targets, masked)
     assert torch.isfinite(torch.stack(losses)).all()
     torch.stack(losses).sum().backward()
     assert torch.isfinite(scores.grad).all()
@@ -131,11 +114,3 @@ def test_large_scores_stay_finite():
     scores, teacher = torch.tensor([[-900.0, 900.0]]), torch.tensor([[900.0, -900.0]])
     found = distil_kl(scores, teacher, torch.zeros(1, 2, dtype=torch.bool))
     assert found.item() == pytest.approx(1800)
-
-
-def test_the_mixture_keeps_a_positive_that_is_masked():
-    scores, teacher, targets, masked = tensors()
-    again = masked.clone()
-    again[torch.arange(5), targets] = True
-    one, two = (contrastive_kl(scores, teacher, targets, mask, weight=0.5) for mask in (masked, again))
-    assert torch.equal(one, two)

@@ -41,7 +41,6 @@ def test_hubs_by_hand():
     assert found.passage_rows.tolist() == [1, 2, 3]
     assert found.counts.tolist() == [3, 2, 1]
     assert found.never == 0.5
-    assert [one.tolist() for one in found.distribution()] == [[0, 1, 2, 3], [3, 1, 1, 1]]
     counts = np.array([3, 2, 1, 0, 0, 0])
     assert found.skewness == pytest.approx(((counts - 1) ** 3).mean() / counts.std() ** 3)
     assert found.as_json()["largest"] == 3
@@ -58,7 +57,6 @@ def test_hubs_equal_a_loop():
     apart = np.array(counts) - np.mean(counts)
     assert found.skewness == pytest.approx((apart**3).mean() / (apart**2).mean() ** 1.5)
     assert hubness(run_of([[0, 1]]), 2).skewness == 0
-    assert hubness(run_of([[0, 1]]), 2).distribution()[0].tolist() == [1]
 
 
 def test_drift_by_hand():

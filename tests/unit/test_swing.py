@@ -18,13 +18,11 @@ def test_classes_by_hand():
     found = swing(BY_HAND)
     assert found.of_class("A").tolist() == [2, 0]  # 1 and 2
     assert found.of_class("B").tolist() == [1, 1]  # 3, and 8 of the other query
-    assert found.of_class("B", start=1).tolist() == [0, 0]
     assert found.rows() == [
         {"in": "1", "out": "2", "again": "3", "entered": 4, "left": 2, "returned": 2, "share": 1.0, "queries": 1},
         {"in": "2", "out": "3", "again": "4", "entered": 4, "left": 2, "returned": 2, "share": 1.0, "queries": 2},
     ]
     assert found.clearest(5).tolist() == [0, 1]
-    assert swing(BY_HAND, new=True).of_class("B").tolist() == [0, 0]  # episode 1 has 3 and 8
 
 
 def test_cases_by_hand():
@@ -34,7 +32,6 @@ def test_cases_by_hand():
         ("A", 2, (2, 0, 1, 0)),
         ("B", 3, (3, 1, 0, 1)),
     ]
-    assert [case.letter for case in swing_cases(BY_HAND, 0, new=True)] == ["A", "A"]
     assert swing_cases(BY_HAND, 77) == []
 
 
@@ -45,36 +42,32 @@ def test_few_episodes_have_no_swing():
     assert swing_cases(two, 0) == []
 
 
-@pytest.mark.parametrize("new", [False, True])
 @pytest.mark.parametrize("block", [1, 100, 1 << 19])
-def test_equals_a_loop(new, block):
+def test_equals_a_loop(block):
     rng = np.random.default_rng(8)
     lists = [[rng.choice(40, rng.integers(0, 25)).tolist() for _ in range(30)] for _ in range(6)]
     pools = {str(i): pool_of(one) for i, one in enumerate(lists)}  # a pool names passages twice
-    found = swing(pools, new=new, block=block)
+    found = swing(pools, block=block)
     for q in range(30):
         sets = [set(one[q]) for one in lists]
         for i in range(4):
-            entered = sets[i] - set().union(*sets[:i]) if new else sets[i]
-            left = entered - sets[i + 1]
-            assert found.entered[q, i] == len(entered)
+            left = sets[i] - sets[i + 1]
+            assert found.entered[q, i] == len(sets[i])
             assert found.left[q, i] == len(left)
             assert found.returned[q, i] == len(left & sets[i + 2])
-        for start in range(2):
-            cases = swing_cases(pools, q, start=start, new=new)
-            for letter in "AB":
-                assert sum(case.letter == letter for case in cases) == found.of_class(letter, start)[q]
+        cases = swing_cases(pools, q)
+        for letter in "AB":
+            assert sum(case.letter == letter for case in cases) == found.of_class(letter)[q]
 
 
-@pytest.mark.parametrize("new", [False, True])
-def test_large_corpora_need_longer_numbers_and_count_alike(new):
+def test_large_corpora_need_longer_numbers_and_count_alike():
     rng = np.random.default_rng(5)
     lists = [[rng.choice(50, 20, replace=False) for _ in range(25)] for _ in range(5)]
     near, far = (
         {str(i): run_of([(one + add).tolist() for one in of]) for i, of in enumerate(lists)}
         for add in (0, 2**31 - 60)
     )
-    some, same = swing(near, new=new), swing(far, new=new)
+    some, same = swing(near), swing(far)
     assert some.returned.sum() > 0
     for name in ("entered", "left", "returned"):
         np.testing.assert_array_equal(getattr(some, name), getattr(same, name))

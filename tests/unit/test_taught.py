@@ -9,7 +9,7 @@ import torch
 
 import hardneg as hn
 from hardneg.errors import NumericError
-from hardneg.losses import contrastive, contrastive_kl
+from hardneg.losses import contrastive, distil_kl
 from hardneg.negatives.scores import Guide, StoredScores
 from hardneg.training.batches import GroupBatch
 from hardneg.training.guide_mask import GuideMask
@@ -64,7 +64,9 @@ def test_without_other_columns_it_is_cross_entropy_and_divergence():
     scores, _, _, teacher = tensors(queries=1, negatives=6)
     targets, masked = torch.zeros(1, dtype=torch.int64), torch.zeros(1, 7, dtype=torch.bool)
     taught = distilled(lambda *given: contrastive(*given, scale=2.0), "kl", weight=0.4, scale=2.0, temperature=2.0)
-    expected = contrastive_kl(scores, teacher, targets, masked, weight=0.4, scale=2.0, teacher_scale=0.5)
+    hard = contrastive(scores, targets, masked, scale=2.0)
+    soft = distil_kl(scores, teacher, masked, scale=2.0, teacher_scale=0.5)
+    expected = 0.6 * hard + 0.4 * soft
     torch.testing.assert_close(taught(scores, targets, masked, teacher), expected)
 
 

@@ -141,11 +141,6 @@ class Keys:
     time_bits: int
     passage_bits: int
 
-    @property
-    def apart(self) -> np.unsignedinteger:
-        """The least difference of two entries of different queries or passages, if the numbers are guarded."""
-        return self.keys.dtype.type(1 << self.time_bits - 1)
-
     def times(self) -> NDArray[np.unsignedinteger]:
         """The time [n] of each entry, in few bits."""
         kind = np.uint8 if self.time_bits <= 8 else np.uint32

@@ -96,14 +96,6 @@ class Hubness:
         """The share of passages that are among no query's first hits (the antihubs)."""
         return 1 - len(self.passage_rows) / self.n_passages
 
-    def distribution(self) -> tuple[Int64, Int64]:
-        """The distinct counts, ascending from 0, and how many passages have each; both [values]."""
-        values, passages = np.unique(self.counts, return_counts=True)
-        zeros = self.n_passages - len(self.passage_rows)
-        if not zeros:
-            return values, passages
-        return np.concatenate([[0], values]), np.concatenate([[zeros], passages])
-
     def as_json(self) -> dict[str, Any]:
         """Numbers that describe the whole: largest count, skewness, share of passages that never occur."""
         largest = int(self.counts[0]) if len(self.counts) else 0

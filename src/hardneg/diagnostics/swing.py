@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hardneg.diagnostics.encounters import KEYS, Keys, Lists, queries_of, sorted_keys
 from hardneg.records import Int32, Int64
@@ -33,12 +32,12 @@ class Swing:
     left: Int32  # [Q, max(E - 2, 0)] of these, not in those of the next episode
     returned: Int32  # [Q, max(E - 2, 0)] of these, again in those of the one after that
 
-    def of_class(self, letter: str, start: int = 0) -> Int32:
-        """The number of passages of each query [Q] in a class, where class A begins at episode ``start``.
+    def of_class(self, letter: str) -> Int32:
+        """The number of passages of each query [Q] in a class, where class A begins at the first episode.
 
         Zeros where there are too few episodes: class A needs three of them, and class B a fourth.
         """
-        at = start + CLASSES.index(letter)
+        at = CLASSES.index(letter)
         return self.returned[:, at] if at < self.returned.shape[1] else np.zeros(len(self.query_rows), np.int32)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -57,61 +56,43 @@ class Swing:
             for i in range(self.left.shape[1])
         ]
 
-    def clearest(self, count: int, start: int = 0) -> Int32:
+    def clearest(self, count: int) -> Int32:
         """At most ``count`` query rows that show the swing best: most of the rarer class, then most of both."""
-        a, b = (self.of_class(letter, start) for letter in CLASSES)
+        a, b = (self.of_class(letter) for letter in CLASSES)
         order = np.lexsort((self.query_rows, -(a + b), -np.minimum(a, b)))
         return self.query_rows[order[a[order] + b[order] > 0][:count]]
 
 
-def swing(lists: Mapping[str, Lists], *, new: bool = False, block: int = KEYS) -> Swing:
+def swing(lists: Mapping[str, Lists], *, block: int = KEYS) -> Swing:
     """Count the passages that leave and return, by query and episode.
 
     Parameters
     ----------
     lists : episode -> candidates at mining depth without positives, or pools; in order of the episodes, at least
         one. Repeats of a passage in a list count once.
-    new : count only passages that no earlier episode of ``lists`` has, as the cases of the paper's Table 10.
     """
     query_rows = queries_of(list(lists.values()))
     starts = max(len(lists) - PERIOD, 0)
     entered, left, returned = (np.zeros((len(query_rows), starts), np.int32) for _ in range(3))
     for part in sorted_keys(list(lists.values()), query_rows, block=block):
-        moves, queries = _moves(part, new)[:, :starts], slice(part.start, part.stop)
+        moves, queries = _moves(part)[:, :starts], slice(part.start, part.stop)
         entered[queries] = moves[..., STAYS:].sum(axis=2)
         left[queries] = moves[..., RETURNS:].sum(axis=2)
         returned[queries] = moves[..., RETURNS]
     return Swing(tuple(lists), query_rows, entered, left, returned)
 
 
-def _moves(part: Keys, new: bool) -> Int64:
+def _moves(part: Keys) -> Int64:
     """The number [q, times, 4] of a block's entries that are repeated, stay, return, or leave for longer."""
     keys, kind = part.keys, part.keys.dtype.type
     steps = np.full(len(keys), LEAVES, keys.dtype)  # episodes until the passage is in again
     np.subtract(keys[1:], keys[:-1], out=steps[:-1])
-    if new:
-        _drop_known(steps, part.apart)
     np.minimum(steps, kind(LEAVES), out=steps)
     found = part.places()
     found <<= kind(2)
     found |= steps
     shape = (part.stop - part.start, 1 << part.time_bits, LEAVES + 1)
     return np.bincount(found.astype(np.int64, copy=False), minlength=int(np.prod(shape))).reshape(shape)
-
-
-def _drop_known(steps: NDArray[np.unsignedinteger], apart: np.unsignedinteger) -> None:
-    """Mark all entries of a query and passage but the one of the earliest time as repeats.
-
-    ``apart`` is the least difference between entries that differ in query or passage.
-    """
-    same = np.zeros(len(steps), bool)  # as the entry before
-    np.less(steps[:-1], apart, out=same[1:])
-    begins = np.flatnonzero(~same)
-    counted = np.flatnonzero(steps > REPEATS)  # the last of those that repeat: one for each time
-    first = np.searchsorted(counted, begins)
-    kept = np.zeros(len(steps), bool)
-    kept[counted[first]] = True
-    steps[~kept] = REPEATS
 
 
 class Case(NamedTuple):
@@ -123,23 +104,21 @@ class Case(NamedTuple):
     places: tuple[int, ...]  # [E] its place in each episode's list from 1, positives left out; 0: not there
 
 
-def swing_cases(lists: Mapping[str, Lists], query_row: int, *, start: int = 0, new: bool = False) -> list[Case]:
+def swing_cases(lists: Mapping[str, Lists], query_row: int) -> list[Case]:
     """The passages of a query that swing: class A, then class B, each by its place when it was in first.
 
     Parameters
     ----------
-    lists, new : as for :func:`swing`; a query has at most one list in each.
-    start : the episode (position among ``lists``) in which class A is in first.
+    lists : as for :func:`swing`; a query has at most one list in each.
     """
     found = [_list_of(one, query_row) for one in lists.values()]
     places = [{row: i for i, row in reversed(list(enumerate(rows, 1)))} for rows in found]
     cases = []
-    for at, letter in enumerate(CLASSES, start):
+    for at, letter in enumerate(CLASSES):
         if at + PERIOD >= len(places):
             break
-        seen = {row for earlier in places[:at] for row in earlier} if new else set()
         for row in dict.fromkeys(found[at]):
-            if row not in seen and row not in places[at + 1] and row in places[at + PERIOD]:
+            if row not in places[at + 1] and row in places[at + PERIOD]:
                 cases.append(Case(query_row, row, letter, tuple(one.get(row, 0) for one in places)))
     return cases
 

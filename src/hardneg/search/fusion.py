@@ -316,11 +316,10 @@ def of_queries(run: Run, query_rows: Int32) -> Run:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The best weights of a grid, their value, and all that was tried, in order."""
+    """The best weights of a grid, and their value."""
 
     weights: tuple[float, ...]
     value: float
-    tried: tuple[tuple[tuple[float, ...], float], ...]
 
 
 def tune_weights(
@@ -350,10 +349,9 @@ def tune_weights(
     check_weights(None, len(runs))
     points, tried = grid(len(runs), steps), []
     for done, weights in enumerate(points, 1):
-        tried.append((weights, measured(fuse(runs, weights, fusion=fusion, k=k, id_rank=id_rank))))
+        tried.append(Tuned(weights, measured(fuse(runs, weights, fusion=fusion, k=k, id_rank=id_rank))))
         progress(done, len(points))
-    best = max(tried, key=lambda one: one[1])  # the first of those that are equal
-    return Tuned(*best, tuple(tried))
+    return max(tried, key=lambda one: one.value)  # the first of those that are equal
 
 
 def grid(runs: int, steps: int = 10) -> list[tuple[float, ...]]:
