@@ -130,21 +130,21 @@ def run(arguments):
     from hardneg import cli
     from hardneg.errors import InputError
     from hardneg.search import embeddings
-    from hardneg.training.batches import PoolBatches, VisitBatches
+    from hardneg.training.batches import VisitBatches
 
     faulthandler.dump_traceback_later(120, repeat=True)  # shows where it hangs
     embeddings.LEAST_ROWS = 16
     rank, step, how = os.environ.get(FAIL, "::").split(":")
-    for batches in (PoolBatches, VisitBatches) if rank == os.environ["RANK"] else ():
+    if rank == os.environ["RANK"]:
 
-        def failing(self, index, make=batches.__call__):
+        def failing(self, index, make=VisitBatches.__call__):
             if index == int(step):
                 if how == "kill":
                     os.kill(os.getpid(), signal.SIGKILL)
                 raise InputError("A_FAULT", "this process fails", "nothing")
             return make(self, index)
 
-        batches.__call__ = failing
+        VisitBatches.__call__ = failing
     if DIE in os.environ and os.environ["RANK"] == os.environ.get(DIE_RANK, "0"):
         die_at(*os.environ[DIE].split(":"))
     return cli.run([*arguments, "--device=cpu", "--threads=1", "--json"])

@@ -1,5 +1,7 @@
 """A given pool with answers as labels: only queries without a negative in the pool are skipped."""
 
+import logging
+
 import numpy as np
 import pytest
 
@@ -47,3 +49,13 @@ def test_queries_that_a_given_pool_lacks_are_skipped(qa, tmp_path, recipe):
     for query, a, b in zip(pool.query_rows, pool.offsets[:-1], pool.offsets[1:], strict=True):
         for row in pool.passage_rows[a:b]:
             assert not contains(collection.texts[row], collection.answers(query))
+
+
+@pytest.mark.parametrize("recipe", [*RUNS, "ance-tele"])
+def test_skipped_queries_are_told_once(qa, tmp_path, recipe, caplog):
+    collection, model, root = qa
+    settings = COMMON | RUNS.get(recipe, {"episodes": 1, "steps": 2}) | {"measures": "RR@10", "device": "cpu"}
+    with caplog.at_level(logging.WARNING, "hardneg"):
+        hn.train(recipe, collection, model, tmp_path / "exp", negatives=root / "pool", **settings)
+    told = [message for message in caplog.messages if "have no negative, and are skipped" in message]
+    assert len(told) == 1, told

@@ -8,7 +8,7 @@ import pytest
 
 from hardneg.errors import InputError
 from hardneg.records import Positives
-from hardneg.training.batches import PoolBatches, VisitBatches, trainable
+from hardneg.training.batches import VisitBatches, trainable
 from worlds.tiny_records import pool_of
 
 
@@ -19,8 +19,11 @@ def numbered(lengths, *, positives=2, episode=1):
     return pool_of(lists, good, query_rows=np.arange(len(lengths)) * 3, episode=episode)
 
 
-def batches_of(pool, **changes):
-    return PoolBatches(pool, **({"queries_per_step": 3, "negatives": 2, "seed": 5, "rotate": True} | changes))
+def batches_of(pool, *, negatives=2, **changes):
+    """The batches of a pool that stays, whose entries return when all were there, as in ANCE-Tele."""
+    options = {"queries_per_step": 3, "seed": 5, "episode": pool.episode, "fresh": False} | changes
+    positions = trainable(pool, negatives)
+    return VisitBatches(pool.positives, lambda step: pool, negatives=negatives, positions=positions, **options)
 
 
 def test_every_query_once_an_epoch_and_the_last_step_takes_what_is_left():

@@ -35,7 +35,7 @@ from hardneg.recipes.settings import Episode, Recipe, per_episode
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import Positives
 from hardneg.storage.artifacts import read_manifest
-from hardneg.training.batches import PoolBatches, trainable
+from hardneg.training.batches import VisitBatches, trainable
 from hardneg.training.objectives import group_loss
 from hardneg.training.stage import steps_made
 
@@ -290,13 +290,18 @@ def stage_of(training: TrainingRun[AnceTele], pool: NegativePool, start: BiEncod
     settings, layout = training.settings, training.experiment.layout
     own = settings.has_negatives(episode)
     negatives = settings.passages_per_query(episode) - 1
-    planned = settings.episode_of(len(trainable(pool, negatives)), episode)
-    batches = PoolBatches(
-        pool,
+    positions = trainable(pool, negatives)
+    planned = settings.episode_of(len(positions), episode)
+    batches = VisitBatches(
+        pool.positives,
+        lambda step: pool,
         queries_per_step=planned.queries_per_step,
         negatives=negatives,
         seed=settings.seed,
+        positions=positions,
+        episode=episode,
         rotate=settings.positives == "rotate",
+        fresh=False,
         micro_queries=settings.micro_queries,
     )
     stop = settings.stop(planned.scheduled) if own else planned.steps

@@ -72,49 +72,6 @@ class GroupBatch:
         return np.arange(len(self.query_rows), dtype=np.int64) * self.passage_rows.shape[1]
 
 
-class PoolBatches:
-    """The batch of every step: queries in a shuffled order of each epoch, and a window of each query's pool.
-
-    Parameters
-    ----------
-    queries_per_step : B; the last step of an epoch has the queries that are left.
-    negatives : N, the negatives of each query. Queries without a negative are skipped; the log counts them.
-    rotate : change a query's positive from epoch to epoch, instead of always taking the first.
-
-    Raises
-    ------
-    InputError : no query has a negative.
-    """
-
-    def __init__(
-        self,
-        pool: NegativePool,
-        *,
-        queries_per_step: int,
-        negatives: int,
-        seed: int,
-        rotate: bool,
-        micro_queries: int | None = None,
-    ) -> None:
-        self.pool, self.positions = pool, trainable(pool, negatives)
-        self.queries_per_step, self.negatives, self.micro_queries = queries_per_step, negatives, micro_queries
-        self.seed, self.rotate = seed, rotate
-        self.order_of_epoch = lru_cache(1)(self._order)
-
-    def _order(self, epoch: int) -> Int64:
-        rows = self.pool.query_rows[self.positions]
-        return self.positions[epoch_order(rows, seed=self.seed, episode=self.pool.episode, epoch=epoch)]
-
-    def __call__(self, step: int) -> GroupBatch:
-        """The batch of step ``step`` (from 0)."""
-        epoch, place = divmod(step, math.ceil(len(self.positions) / self.queries_per_step))
-        chosen = self.order_of_epoch(epoch)[place * self.queries_per_step :][: self.queries_per_step]
-        groups = draw_groups(self.pool, chosen, epoch, size=self.negatives, seed=self.seed, rotate=self.rotate)
-        rows = np.column_stack([groups.positive_rows, groups.negative_rows])
-        sources = groups.sources if step % PROBE_EVERY == 0 else None
-        return GroupBatch(groups.query_rows, rows, len(chosen), self.micro_queries, sources)
-
-
 def trainable(pool: NegativePool, negatives: int) -> Int64:
     """Positions of the queries that can train: they have a positive and, if ``negatives`` is not 0, a negative.
 
@@ -139,10 +96,11 @@ def trainable(pool: NegativePool, negatives: int) -> Int64:
 
 
 class VisitBatches:
-    """The batch of every step, with negatives drawn anew at every visit of a query from a pool that may change.
+    """The batch of every step: queries in a shuffled order of each epoch, with negatives from a pool.
 
     Parameters
     ----------
+    queries_per_step : B; the last step of an epoch has the queries that are left.
     positives : D+(q) of the training queries. The order of an epoch depends only on their rows, the seed and the
         ``episode``.
     pool_at : step -> the pool of these queries that is in force at this step.
@@ -152,6 +110,8 @@ class VisitBatches:
     positions : if the pool never changes, the positions of the queries that can train with it; an epoch has these
         queries. None: an epoch has all queries, and a step leaves out queries that have no negative in the pool in
         force. If no query of a step has a negative, the step takes the next queries of the epoch that have one.
+    rotate : change a query's positive from epoch to epoch, instead of always taking the first.
+    fresh : draw the negatives of a query anew at every visit; otherwise one returns only after all others.
 
     Raises
     ------
@@ -169,10 +129,11 @@ class VisitBatches:
         positions: Int64 | None = None,
         episode: int = 0,
         rotate: bool = True,
+        fresh: bool = True,
         micro_queries: int | None = None,
         varying: bool = False,
     ) -> None:
-        self.varying = varying
+        self.fresh, self.varying = fresh, varying
         self.positions = np.arange(len(positives)) if positions is None else positions
         self.rows, self.pool_at, self.episode = positives.query_rows[self.positions], pool_at, episode
         self.queries_per_step, self.negatives, self.micro_queries = queries_per_step, negatives, micro_queries
@@ -205,7 +166,7 @@ class VisitBatches:
         epoch, place = divmod(step, math.ceil(len(self.positions) / self.queries_per_step))
         chosen = self._chosen(pool, epoch, place * self.queries_per_step)
         groups = draw_groups(
-            pool, chosen, epoch, size=self.negatives, seed=self.seed, rotate=self.rotate, fresh=True
+            pool, chosen, epoch, size=self.negatives, seed=self.seed, rotate=self.rotate, fresh=self.fresh
         )
         rows = np.column_stack([groups.positive_rows, groups.negative_rows])
         sources = groups.sources if step % PROBE_EVERY == 0 else None
