@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from hardneg.experiment.layout import Layout, run_of
 from hardneg.negatives.pool import ENTRY_ARRAYS, SOURCES
+from hardneg.search.runs import load_run
+from hardneg.storage.artifacts import is_published
 from hardneg.training.stage import Stage
 
 
@@ -51,6 +54,14 @@ def read_pool(folder):
         entries = [dict(zip(ENTRY_ARRAYS, values, strict=True)) for values in zip(*columns, strict=True)]
         pool.append([{**entry, "sources": SOURCES[entry["sources"]]} for entry in entries])
     return pool
+
+
+def run_of_state(experiment, state, name):
+    """The published run of a state (``dev``, ``test``, ``query`` or ``lookahead``); None: it has none."""
+    if state.runs is None:
+        return None
+    place = run_of(Layout(experiment) / state.runs, name)
+    return load_run(place) if is_published(place) else None
 
 
 def multiset(values):

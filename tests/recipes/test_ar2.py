@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from executed import run_of_state
 from reference_ar2 import SlowGame
 
 import hardneg as hn
 from faults.power import Power, power_cut_at
 from hardneg import settings_of
 from hardneg.api.prepare import prepare
-from hardneg.api.reopen import run_of_state
 from hardneg.api.start import open_start, with_ranker
 from hardneg.data.training_data import choose_splits
 from hardneg.diagnostics.judge import Judge

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from executed import run_of_state
 
 import hardneg as hn
-from hardneg.api.reopen import run_of_state
 from hardneg.evaluation.matching import contains
 from hardneg.experiment.states import read_states
 from reference_adversarial import slow_entropy

@@ -4,9 +4,10 @@ import json
 import shutil
 
 import pytest
+from executed import run_of_state
 
 import hardneg as hn
-from hardneg.api.reopen import experiment_data, run_of_state
+from hardneg.api.reopen import experiment_data
 from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.measured import Measured, with_figures
 from hardneg.diagnostics.search_state import bm25_judged

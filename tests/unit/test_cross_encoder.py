@@ -167,7 +167,7 @@ def test_scores_are_those_of_sentence_transformers(classifiers, family, tmp_path
     expected = library.predict(pairs, activation_fn=torch.nn.Identity())
     np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
     assert expected.std() > 0.05
-    shown = ranker.activated(torch.from_numpy(found)).numpy()
+    shown = torch.sigmoid(torch.from_numpy(found)).numpy()
     np.testing.assert_allclose(shown, library.predict(pairs), atol=1e-4, rtol=0)
 
 
@@ -249,7 +249,7 @@ def test_a_folder_that_sentence_transformers_saved_is_read(classifiers, tmp_path
         library.save_pretrained(str(tmp_path / name))
         ranker = load_ranker(tmp_path / name)
         assert (ranker.settings.activation, ranker.settings.max_length) == (name, 70)
-        found = ranker.activated(torch.from_numpy(scored(ranker, source, tmp_path, rows)))
+        found = function(torch.from_numpy(scored(ranker, source, tmp_path, rows)))
         expected = library.predict(pairs_of_texts(source, *rows, " "))
         np.testing.assert_allclose(found.numpy(), expected, atol=1e-4, rtol=0)
 

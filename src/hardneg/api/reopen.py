@@ -1,7 +1,7 @@
-"""An experiment from its folder alone: the data it was trained and judged on, and the runs of its states.
+"""The data that an experiment was trained and judged on, from its folder alone.
 
-Figures that are made of these equal those of ``results.json`` bit for bit, and need no model. Torch is loaded only
-for answers.
+Figures that are made of it and of the runs in the folder equal those of ``results.json`` bit for bit, and need no
+model. Torch is loaded only for answers.
 """
 
 from __future__ import annotations
@@ -15,12 +15,7 @@ from hardneg.arguments import checked
 from hardneg.data.training_data import TrainingData, amended, labelled, open_splits
 from hardneg.errors import ArtifactError
 from hardneg.experiment.folder import kept_judgements, read_settings, splits_of
-from hardneg.experiment.layout import Layout, run_of
 from hardneg.experiment.provenance import collection_within
-from hardneg.experiment.states import StateRecord
-from hardneg.records import Run
-from hardneg.search.runs import load_run
-from hardneg.storage.artifacts import is_published
 
 
 @checked
@@ -52,11 +47,3 @@ def same(record: Mapping[str, Any], what: str, digest: str, folder: Path) -> Non
     if digest != (was := record["inputs"][what]):
         said = f"the {what} of this experiment was another one (digest {was:.12}, this one's {digest:.12})"
         raise ArtifactError("INPUT_CHANGED", said, "give it with --data", path=folder)
-
-
-def run_of_state(experiment: Place, state: StateRecord, name: str) -> Run | None:
-    """The published run ``name`` (``dev``, ``test``, ``query`` or ``lookahead``) of a state; None: it has none."""
-    if state.runs is None:
-        return None
-    place = run_of(Layout(Path(experiment)) / state.runs, name)
-    return load_run(place) if is_published(place) else None

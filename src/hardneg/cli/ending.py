@@ -18,12 +18,12 @@ MOST_MEASURES = 6  # of the table
 COLOURS: dict[str, Style] = {"beats": "green", "loses to": "red"}
 
 
-def ending_text(results: Mapping[str, Any], out: Path, queries: int | None = None) -> str:
+def ending_text(results: Mapping[str, Any], out: Path) -> str:
     """The text that ends a training, for people."""
     from hardneg.report.verdict import first_rows, fused_row, split_of, verdict
 
     among = few_of_dev(results, None)
-    judged = verdict(results, queries=queries, dev_passages=among, mined=has_negatives(out))
+    judged = verdict(results, dev_passages=among, mined=has_negatives(out))
     if "seeds" in results:
         return f"{judged.sentence}\n\n{pooled_table(results, out)}\n{where(out)}"
     rows = first_rows(results, among)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from hardneg import keyed_random
-from hardneg.arguments import brief, check_fields, fits
 from hardneg.data.token_pairs import PairForm, PairTemplate
 from hardneg.errors import SettingsError
-from hardneg.models.encoder_settings import TitleJoin
+from hardneg.models.encoder_settings import TitleJoin, check_of_model
 from hardneg.models.linear import undrawn
 from hardneg.models.pooling import Pooling
 from hardneg.models.tower import Tower, TowerModel
@@ -48,16 +47,8 @@ class RankerSettings:
     max_characters: int = 0
 
     def __post_init__(self) -> None:
-        for name, choices in (("activation", Activation), ("title_join", TitleJoin)):
-            if not fits(value := getattr(self, name), choices):
-                known = ", ".join(get_args(choices))
-                raise SettingsError("BAD_SETTING", f"{name} = {brief(value)}", f"choose one of {known}")
-        check_fields(self)
-        if self.max_characters < 0:
-            raise SettingsError("BAD_SETTING", f"max_characters = {self.max_characters}", "give 0 or more")
-        for name in ("max_length", "query_length", "passage_length", "chunks"):
-            if (value := getattr(self, name)) is not None and not value > 0:
-                raise SettingsError("BAD_SETTING", f"{name} = {value}", "give a number above 0")
+        above_zero = ("max_length", "query_length", "passage_length", "chunks")
+        check_of_model(self, {"activation": Activation, "title_join": TitleJoin}, above_zero)
 
     @classmethod
     def names(cls) -> list[str]:
@@ -237,10 +228,6 @@ class CrossEncoder(TowerModel):
         with torch.autocast(pooled.device.type, enabled=False):
             scores: Tensor = self.tower.head(pooled)  # type: ignore[misc]
             return scores
-
-    def activated(self, scores: Tensor) -> Tensor:
-        """Scores as sentence-transformers' ``predict`` shows them: after the activation."""
-        return torch.sigmoid(scores) if self.settings.activation == "sigmoid" else scores
 
     def digest(self) -> str:
         """The model's identity, which no bi-encoder shares, whatever its weights and settings."""

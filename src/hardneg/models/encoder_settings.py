@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from hardneg.arguments import brief, check_fields, fits
 from hardneg.errors import SettingsError
@@ -44,17 +45,8 @@ class EncoderSettings:
     search_query_length: int | None = None
 
     def __post_init__(self) -> None:
-        for name, choices in (("pooling", Pooling), ("head", Head), ("title_join", TitleJoin)):
-            if not fits(value := getattr(self, name), choices):
-                raise SettingsError(
-                    "BAD_SETTING", f"{name} = {brief(value)}", f"choose one of {', '.join(get_args(choices))}"
-                )
-        check_fields(self)
-        if self.max_characters < 0:
-            raise SettingsError("BAD_SETTING", f"max_characters = {self.max_characters}", "give 0 or more")
-        for name in ("query_length", "passage_length", "scale", "chunks", "dim", "search_query_length"):
-            if (value := getattr(self, name)) is not None and not value > 0:
-                raise SettingsError("BAD_SETTING", f"{name} = {value}", "give a number above 0")
+        above_zero = ("query_length", "passage_length", "scale", "chunks", "dim", "search_query_length")
+        check_of_model(self, {"pooling": Pooling, "head": Head, "title_join": TitleJoin}, above_zero)
 
     def template(self, side: Side, tokenizer: str = "") -> TextTemplate:
         """How this side's texts become tokens in training; ``tokenizer`` is the tokenizer's digest."""
@@ -82,3 +74,23 @@ class EncoderSettings:
         """Whether a model gives a side's texts the same vectors, in search, with these settings and ``other``."""
         same = all(getattr(self, name) == getattr(other, name) for name in OF_VECTORS)
         return same and self.search_template(side) == other.search_template(side)
+
+
+def check_of_model(settings: Any, choices: Mapping[str, Any], above_zero: Sequence[str]) -> None:
+    """Refuse settings of a model that do not fit their types or are out of range; raises :class:`SettingsError`.
+
+    Parameters
+    ----------
+    choices : setting -> the ``Literal`` of its values.
+    above_zero : the settings that must be above 0, or None.
+    """
+    for name, values in choices.items():
+        if not fits(value := getattr(settings, name), values):
+            known = ", ".join(get_args(values))
+            raise SettingsError("BAD_SETTING", f"{name} = {brief(value)}", f"choose one of {known}")
+    check_fields(settings)
+    if settings.max_characters < 0:
+        raise SettingsError("BAD_SETTING", f"max_characters = {settings.max_characters}", "give 0 or more")
+    for name in above_zero:
+        if (value := getattr(settings, name)) is not None and not value > 0:
+            raise SettingsError("BAD_SETTING", f"{name} = {value}", "give a number above 0")

@@ -66,7 +66,7 @@ class Warmup(GroupSettings):
             named = f"mixtures = {', '.join(self.mixtures)}"
             self.check_taught(named)
             self.check_idle(f"with {named}, where nothing is mined", "negatives", "count", *BOUNDS, "filter_by")
-        if not any(source in SHARED for mixture in self.mixtures for source in sources_of(mixture)):
+        if not any(map(shares, self.mixtures)):
             self.check_masked(f"with mixtures = {', '.join(self.mixtures)}, which have no in-batch negatives")
         if self.loss != "hinge":
             self.check_idle(f"with loss = {self.loss}, and only hinge has a margin", "margin")
@@ -136,6 +136,11 @@ def sources_of(mixture: str) -> list[str]:
     return sources
 
 
+def shares(mixture: str) -> bool:
+    """Whether the passages of a step's other queries are negatives in a mixture."""
+    return not set(SHARED).isdisjoint(sources_of(mixture))
+
+
 def warmup(
     training: TrainingRun[Warmup], base: Callable[[], BiEncoder], *, given: NegativePool | None = None
 ) -> Iterator[State]:
@@ -171,7 +176,7 @@ def mixture_pool(
     if "file" in sources:
         assert given is not None  # see check_pool
         ours = without_answers(import_pool(given, positives, episode, collection.text_keys), contains)
-        pools.append(ours if training.guide is None else training.guide.filtered(ours, settings.filters))
+        pools.append(training.guided(ours))
     for source in (source for source in sources if source != "file"):
         pools.append(
             mine_candidates(
@@ -203,14 +208,14 @@ def balanced(pools: Sequence[NegativePool], seed: int) -> list[NegativePool]:
 def stage_of(training: TrainingRun[Warmup], pool: NegativePool, start: BiEncoder, episode: int) -> MeasuredStage:
     """The stage that trains on one mixture."""
     settings, layout = training.settings, training.experiment.layout
-    sources = sources_of(settings.mixtures[episode - 1])
-    shared = any(source in SHARED for source in sources)
+    mixture = settings.mixtures[episode - 1]
+    shared = shares(mixture)
     name: LossName = "contrastive" if shared else "pairwise_nll"
     loss = group_loss(
         name if settings.loss == "auto" else settings.loss,
         scale=start.settings.scale,
         margin=settings.margin,
-        only_hardest="nce" in sources,
+        only_hardest="nce" in sources_of(mixture),
         own=settings.drawn(episode),
     )
     positions = trainable(pool, settings.drawn(episode))
@@ -243,7 +248,7 @@ def plan(settings: Warmup, data: TrainingData, encoder: BiEncoder) -> CostModel:
         episodes,
         states=len(episodes) + 1,
         entries=settings.count,
-        in_batch=any(source in SHARED for mixture in settings.mixtures for source in sources_of(mixture)),
+        in_batch=any(map(shares, settings.mixtures)),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hardneg.report.shapes import (
@@ -167,8 +167,13 @@ def norms_chart(table: Table) -> Chart:
 
 def profile_chart(table: Table) -> Chart:
     """The median of the scores above the hundredth hit, by rank."""
-    rows = [{**row, "score above the 100th": row["median"]} for row in table.records()]
-    return lines(Table.of(rows), x="rank", y="score above the 100th", by="state")
+    return medians(table, "score above the 100th")
+
+
+def medians(table: Table, name: str) -> Chart:
+    """The medians of a table by rank; ``name`` says of what."""
+    rows = [{**row, name: row["median"]} for row in table.records()]
+    return lines(Table.of(rows), x="rank", y=name, by="state")
 
 
 def overlap_chart(table: Table) -> Chart:
@@ -200,18 +205,26 @@ def distribution_chart(table: Table) -> Chart:
 
 def errors_tests_chart(table: Table) -> Chart:
     """The mean difference in errors of each pair of states, with its interval; below 0, the later has fewer."""
-    alt = altair()
     rows = [{**row, "what": f"{row['state']} − {row['against']}: {row['errors']}"} for row in table.records()]
+    return differences(table, rows, "difference in errors of a query").configure_axisY(labelLimit=340)
+
+
+def differences(table: Table, rows: Sequence[Mapping[str, Any]], title: str) -> Chart:
+    """The ``difference`` of each row, with a rule from ``low`` to ``high``, and a dashed line at 0.
+
+    Parameters
+    ----------
+    rows : those of the table; ``what`` is the name of each, in two lines that are broken at a colon.
+    """
+    alt = altair()
     axis = alt.Axis(labelExpr=PARTED)
     base = alt.Chart(of_rows(rows)).encode(y=alt.Y("what:N", title=None, sort=None, axis=axis))
-    title = "difference in errors of a query"
     spread = base.mark_rule(strokeWidth=2, color=COLOURS[0]).encode(x=alt.X("low:Q", title=title), x2="high:Q")
     points = base.mark_point(filled=True, size=60, color=COLOURS[0], opacity=1).encode(
         x="difference:Q", tooltip=tips(table)
     )
     zero = alt.Chart(of_rows([{"x": 0}])).mark_rule(strokeDash=[4, 4], color=FAINT).encode(x="x:Q")
-    chart = tall(styled(alt.layer(zero, spread, points)), [row["what"] for row in rows], PARTED_STEP)
-    return chart.configure_axisY(labelLimit=340)
+    return tall(styled(alt.layer(zero, spread, points)), [row["what"] for row in rows], PARTED_STEP)
 
 
 # ---------------------------------------------------------------- two models that train each other
@@ -257,7 +270,6 @@ def disagreement_chart(table: Table) -> Chart:
 
 def breakdown_chart(table: Table) -> Chart:
     """The mean change of each group, with two standard errors to either side."""
-    alt = altair()
     rows = [
         {
             **row,
@@ -267,14 +279,7 @@ def breakdown_chart(table: Table) -> Chart:
         }
         for row in table.records()
     ]
-    axis = alt.Axis(labelExpr=PARTED)
-    base = alt.Chart(of_rows(rows)).encode(y=alt.Y("what:N", title=None, sort=None, axis=axis))
-    bars_ = base.mark_rule(strokeWidth=2, color=COLOURS[0]).encode(x=alt.X("low:Q", title="change"), x2="high:Q")
-    points = base.mark_point(filled=True, size=60, color=COLOURS[0], opacity=1).encode(
-        x="difference:Q", tooltip=tips(table)
-    )
-    zero = alt.Chart(of_rows([{"x": 0}])).mark_rule(strokeDash=[4, 4], color=FAINT).encode(x="x:Q")
-    return tall(styled(alt.layer(zero, bars_, points)), [row["what"] for row in rows], PARTED_STEP)
+    return differences(table, rows, "change")
 
 
 def geometry_chart(table: Table) -> Chart:
@@ -320,8 +325,7 @@ def space_chart(table: Table) -> Chart:
 
 def mean_profile_chart(table: Table) -> Chart:
     """The median of the scores above the corpus mean, by rank."""
-    rows = [{**row, "score above the corpus": row["median"]} for row in table.records()]
-    return lines(Table.of(rows), x="rank", y="score above the corpus", by="state")
+    return medians(table, "score above the corpus")
 
 
 def timeline_chart(table: Table) -> Chart:
