@@ -6,9 +6,10 @@ from typing import Unpack
 
 from hardneg.api.inputs import Data, Place, Reading, at_least, cache_at, collection_of, model_place, source_at
 from hardneg.api.rank import open_scorer
-from hardneg.api.search import OpenRetriever, SearcherOptions
+from hardneg.api.search import SearcherOptions
 from hardneg.arguments import checked
 from hardneg.search.rerank import RerankedRetriever
+from hardneg.search.runs import OpenRetriever
 
 
 @checked

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, Unpack, runtime_checkable
+from typing import Any, Literal, Unpack
 
 from hardneg.api.inputs import (
     OF_MODELS,
@@ -34,6 +34,7 @@ from hardneg.errors import ArtifactError, SettingsError
 from hardneg.process.distributed import by_leader, group, shard_of
 from hardneg.records import Int32, Run, Side
 from hardneg.search.bm25 import bm25_run, bm25_texts
+from hardneg.search.runs import OpenRetriever
 
 
 @checked
@@ -205,24 +206,6 @@ def hits_of(collection: Collection, run: Run) -> Hits:
 
 
 # ---------------------------------------------------------------- what searches
-
-
-@runtime_checkable
-class OpenRetriever(Protocol):
-    """The part of an open :class:`~hardneg.search.retriever.Retriever` that searching uses; BM25 has it too."""
-
-    @property
-    def collection(self) -> Collection:
-        """The collection that is searched."""
-        ...
-
-    def search_queries(self, query_rows: Int32, k: int) -> Run:
-        """The run of these queries of the collection, ``k`` deep."""
-        ...
-
-    def search_texts(self, texts: Sequence[str], k: int) -> Run:
-        """The run of texts; its query rows count from 0."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,11 @@ import numpy as np
 
 from hardneg.api.inputs import Data, Place, Reading, at_least, cache_at, check_text, collection_of
 from hardneg.api.outcomes import Hits, Scores, by_ids
-from hardneg.api.search import OpenRetriever, SearcherOptions, check_reranking, hits_of, reranked_by
+from hardneg.api.search import SearcherOptions, check_reranking, hits_of, reranked_by
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import named_split
+from hardneg.search.runs import OpenRetriever
 
 
 class Searcher:

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.data.collection import Collection
 from hardneg.data.token_pairs import PairStore
 from hardneg.data.tokens import token_batch
 from hardneg.errors import NumericError
@@ -22,7 +21,7 @@ from hardneg.process.hardware import Precision
 from hardneg.process.progress import Tick, silent
 from hardneg.records import Float32, Int32, Int64, Run, offsets_of, spans, take_spans
 from hardneg.search.retriever import Retriever
-from hardneg.search.runs import check_request, check_rows, check_texts
+from hardneg.search.runs import OpenRetriever, check_request, check_rows, check_texts
 from hardneg.surroundings import own_surroundings
 
 BLOCK = 1 << 18  # hits that are looked at together
@@ -280,23 +279,6 @@ def below(lowest: Float32, offsets: Int64) -> Float32:
 # ---------------------------------------------------------------- behind a retriever
 
 
-class FirstRetriever(Protocol):
-    """The retriever that ranks first: a :class:`~hardneg.search.retriever.Retriever`, or BM25 in its form."""
-
-    @property
-    def collection(self) -> Collection:
-        """The collection that is searched."""
-        ...
-
-    def search_queries(self, query_rows: Int32, k: int) -> Run:
-        """The run of these queries of the collection, ``k`` deep."""
-        ...
-
-    def search_texts(self, texts: Sequence[str], k: int) -> Run:
-        """The run of texts; its query rows count from 0."""
-        ...
-
-
 def in_file_order(run: Run, id_rank: Int32) -> Run:
     """A run whose hits of equal score rank by id descending, as in a run's file, so that cuts keep the same hits.
 
@@ -327,7 +309,7 @@ class RerankedRetriever:
     collection : the collection that is searched.
     """
 
-    def __init__(self, first: FirstRetriever, scorer: TextScorer, depth: int) -> None:
+    def __init__(self, first: OpenRetriever, scorer: TextScorer, depth: int) -> None:
         self.first, self.scorer, self.depth = first, scorer, depth
         self.collection, self.lock = first.collection, threading.RLock()
 

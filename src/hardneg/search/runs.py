@@ -1,4 +1,4 @@
-"""Checks of a search request, and runs as artefacts: arrays that the next stage reads.
+"""What answers a search, checks of a search request, and runs as artefacts: arrays that the next stage reads.
 
 TREC files are for people and other tools.
 """
@@ -7,14 +7,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from hardneg.data.collection import Collection
 from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.records import Int32, Run
 from hardneg.storage.artifacts import load_array, open_artifact, publish
 
 KIND = "run"
+
+
+@runtime_checkable
+class OpenRetriever(Protocol):
+    """The part of an open :class:`~hardneg.search.retriever.Retriever` that searching uses; BM25 has it too."""
+
+    @property
+    def collection(self) -> Collection:
+        """The collection that is searched."""
+        ...
+
+    def search_queries(self, query_rows: Int32, k: int) -> Run:
+        """The run of these queries of the collection, ``k`` deep."""
+        ...
+
+    def search_texts(self, texts: Sequence[str], k: int) -> Run:
+        """The run of texts; its query rows count from 0."""
+        ...
 
 
 def check_request(queries: int, passages: int, k: int) -> int:
