@@ -225,6 +225,8 @@ def test_seeds_are_pooled_also_without_dev(world, tmp_path):
         hn.train_ance_tele(collection, model, tmp_path / "exp", splits=splits, device="cpu", **changes)
     with pytest.raises(SettingsError, match="give one of them, such as"):
         hn.inspect(tmp_path / "exp", collection)
+    with pytest.raises(ArtifactError, match=r"SEVERAL_SEEDS.*name one of them"):
+        hn.evaluate(tmp_path / "exp")
 
 
 def test_an_experiment_takes_no_folder_of_another_kind(world, trained, tmp_path):

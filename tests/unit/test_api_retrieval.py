@@ -146,6 +146,22 @@ def test_given_embeddings_give_the_same_run(world, tmp_path):
     assert hn.encode(collection, model, tmp_path / "emb", device="cpu") == made
 
 
+@pytest.mark.parametrize("name", ["settings.json", "corpus.jsonl", "config.json"])
+def test_embeddings_are_not_written_among_other_files(world, tmp_path, name):
+    (tmp_path / "emb").mkdir()
+    (tmp_path / "emb" / name).write_text("{}")
+    with pytest.raises(ArtifactError, match="EXISTS: something is here already") as raised:
+        hn.encode(*world, tmp_path / "emb", device="cpu")
+    assert raised.value.status == 2
+    assert [file.name for file in (tmp_path / "emb").iterdir()] == [name]
+
+
+def test_embeddings_may_be_written_at_the_root_of_a_disk(world, tmp_path):
+    for name in ("lost+found", ".Trash"):
+        (tmp_path / name).mkdir()
+    assert hn.encode(*world, tmp_path, device="cpu")["complete"]
+
+
 def test_embeddings_of_other_texts_are_refused(world, tmp_path):
     collection, model = world
     hn.encode(collection, model, tmp_path / "queries", side="query", device="cpu")
@@ -224,6 +240,28 @@ def test_runs_are_compared_pair_by_pair(run_files):
     assert (row["wins"], row["ties"], row["losses"]) == (1, 0, 1)
     assert row["overlap"] == pytest.approx((2 / 2 + 0 + 0) / 3)  # q1 has both hits in both, q2 and q9 are in one
     assert len(hn.compare([*runs, runs[0]], qrels=run_files / "qrels", measures="RR@10 R@10")) == 6
+
+
+@pytest.mark.parametrize(
+    ("hits", "measures", "warned"),
+    [
+        ([12, 12, 3], "RR@10 R@100 R@1000", "at most 12 hits, so R@100 and R@1000 may be too low"),
+        ([12, 12, 3], "RR@10 R@12 AP", ""),
+        ([12, 11, 10], "R@100", ""),  # BM25 found no more
+        ([2, 2, 2], "R@100", ""),
+    ],
+)
+def test_a_measure_deeper_than_the_run_is_warned_of(hits, measures, warned, caplog):
+    run = {f"q{i}": {f"d{j}": float(-j) for j in range(count)} for i, count in enumerate(hits)}
+    qrels = {query: {"d1": 1} for query in run}
+    for call in (
+        lambda: hn.evaluate(run, qrels=qrels, measures=measures),
+        lambda: hn.compare([run, run], qrels=qrels, measures=measures),
+    ):
+        caplog.clear()
+        call()
+        assert [warned in line for line in caplog.messages] == [True] * len(caplog.messages)
+        assert bool(caplog.messages) == bool(warned)
 
 
 def test_measures_may_be_a_list(run_files):

@@ -54,6 +54,16 @@ def hits(path):
 # ---------------------------------------------------------------- fusion
 
 
+def test_a_split_that_chooses_no_run_is_refused(pair, tmp_path):
+    for call in (
+        lambda: hn.fuse(pair, tmp_path / "out.trec", split="dev"),
+        lambda: hn.rerank(pair[0], tmp_path / "out.trec", data=tmp_path, ranker=tmp_path, split="dev"),
+    ):
+        with pytest.raises(SettingsError, match="BAD_SETTING: split = dev, and no experiment is given"):
+            call()
+    assert not (tmp_path / "out.trec").exists()
+
+
 def test_files_without_a_collection_are_fused(pair, tmp_path):
     facts = hn.fuse(pair, tmp_path / "out.trec")
     assert facts == {

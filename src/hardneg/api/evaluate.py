@@ -21,6 +21,7 @@ from hardneg.api.inputs import (
     check_file,
     collection_of,
     is_experiment,
+    model_place,
     run_place,
 )
 from hardneg.api.outcomes import Compared, Evaluated, by_ids
@@ -35,16 +36,18 @@ from hardneg.data.training_data import ChosenSplits, named_split
 from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.evaluation.answers import evaluate_with_answers
 from hardneg.evaluation.compare import compare_runs, first_disagreement, overlap
-from hardneg.evaluation.measures import Evaluation, parse_measures
+from hardneg.evaluation.measures import Evaluation, Measure, parse_measures
 from hardneg.experiment.folder import read_settings, splits_of
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.names import few_of_dev
 from hardneg.experiment.provenance import collection_within
-from hardneg.records import Qrels, Run
+from hardneg.records import Qrels, Run, spans
 from hardneg.search.fusion import check_alike
 from hardneg.storage.safe_read import read_json
 
 log = logging.getLogger(__name__)
+
+LEAST_CUT = 10  # hits of a query: a run that ends before is not taken for one that was cut
 
 
 @checked
@@ -99,6 +102,7 @@ def evaluate(
         runs[0], judged, parsed, collection=collection, cache=cache_at(cache), id_rank=None
     )
     check_overlap(named(run), evaluation, judged_by(split, qrels))
+    warn_of_depth(named(run), runs[0], parsed, collection)
     if not np.isin(runs[0].passage_rows, judged.passage_rows).any():
         log.warning(
             "%s: it holds no passage that %s names; are the ids the same?", named(run), judged_by(split, qrels)
@@ -154,6 +158,27 @@ def check_overlap(run: str, evaluation: Evaluation, judged: str) -> None:
             total - missing,
             total,
             judged,
+        )
+
+
+def warn_of_depth(name: str, run: Run, measures: Sequence[Measure], collection: Collection | None) -> None:
+    """Warn of measures that look deeper than a run goes, such as R@1000 of the 100 hits that training keeps.
+
+    A search was cut at some depth if half of its queries or more have just so many hits; BM25 may find fewer.
+    """
+    counts = spans(run.offsets)
+    deepest = int(counts.max(initial=0))
+    if deepest < LEAST_CUT or 2 * int((counts == deepest).sum()) < len(counts):
+        return
+    if collection is not None and deepest >= collection.n_passages:
+        return
+    deeper = [str(measure) for measure in measures if measure.cutoff is not None and measure.depth > deepest]
+    if deeper:
+        log.warning(
+            "%s: its queries have at most %d hits, so %s may be too low; search with a larger --k",
+            name,
+            deepest,
+            " and ".join(deeper),
         )
 
 
@@ -221,8 +246,9 @@ def compare(
     options: dict[str, Any] = {"collection": collection, "cache": cache_at(cache), "id_rank": None}
     evaluations = [evaluate_with_answers(run, judged, parsed, **options) for run in opened]
     names = [named(run, number) for number, run in enumerate(runs, 1)]
-    for name, evaluation in zip(names, evaluations, strict=True):
+    for name, run, evaluation in zip(names, opened, evaluations, strict=True):
         check_overlap(name, evaluation, judged_by(split, qrels))
+        warn_of_depth(name, run, parsed, collection)
     pairs = [Pair(*pair) for pair in itertools.combinations(zip(names, opened, evaluations, strict=True), 2)]
     if per_query is not None:
         write_records(Path(per_query), (row for pair in pairs for row in pair.by_query(judged, queries, passages)))
@@ -274,9 +300,17 @@ def check_split(split: str, paths: Sequence[AnyRun]) -> None:
 
 
 def collection_of_experiment(paths: Sequence[AnyRun]) -> Collection | None:
-    """The collection of the first of these places that is an experiment; None if none is."""
+    """The collection of the first of these places that is an experiment; None if none is.
+
+    Raises
+    ------
+    ArtifactError : it has no model yet, or is one of several seeds, whose run could not be opened either.
+    """
     found = experiments_of(paths)
-    return collection_within(found[0]) if found else None
+    if not found:
+        return None
+    model_place(found[0])
+    return collection_within(found[0])
 
 
 def judged_split(collection: Collection, split: str, paths: Sequence[AnyRun]) -> Qrels:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from hardneg.api.evaluate import check_overlap, named, opened_run
+from hardneg.api.evaluate import check_overlap, experiments_of, named, opened_run
 from hardneg.api.inputs import (
     AnyRun,
     Data,
@@ -89,7 +89,8 @@ def fuse(
     tuning_runs : runs over the queries of that split by the same systems, in the order of ``runs``; by default
         ``runs`` themselves are taken to hold its queries.
     measure : one measure, which is tuned for; by default RR@10.
-    split : where an experiment stands for a run, the split of this run.
+    split : where an experiment stands for a run, the split of this run. Files are fused as they are, whatever
+        split they are of: another split than test is refused where no run is an experiment.
 
     Returns
     -------
@@ -99,13 +100,14 @@ def fuse(
     Raises
     ------
     SettingsError : a setting is wrong, or of the other method; weights are given and tuned; ``out`` is one of the
-        runs.
+        runs; a split and no experiment.
     InputError : a malformed line of a run; no query of the split is in the runs that are tuned on.
     ArtifactError : the runs are of different collections, or some are of chunks and others are not.
     NumericError : linear fusion meets an infinite score.
     """
     fusion = checked_fusion(runs, weights, method, normalisation, rank_constant)
     at_least("k", k)
+    check_idle_split(split, runs)
     tuning = check_tuning(runs, weights, data, tune, tuning_runs, measure)
     splits = [split] * len(runs) + [tune or ""] * len(tuning_runs)
     if out is not None:
@@ -150,6 +152,13 @@ def check_apart(out: Place, runs: Sequence[AnyRun], splits: Sequence[str]) -> No
     if Path(out).exists() and any(run.exists() and run.samefile(out) for run in files):
         what = "this file is an input of the command, and would be overwritten"
         raise SettingsError("EXISTS", what, "give another --out", path=Path(out))
+
+
+def check_idle_split(split: str, runs: Sequence[AnyRun]) -> None:
+    """Refuse a split where no run is an experiment: a file has the queries that it has."""
+    if split != "test" and not experiments_of(runs):
+        what = f"split = {split}, and no experiment is given whose run it would choose"
+        raise SettingsError("BAD_SETTING", what, "leave it out, and give the run of the queries that you mean")
 
 
 def checked_fusion(
@@ -282,7 +291,7 @@ def rerank(
     ----------
     run : TREC or MS MARCO, over the queries and passages of ``data``; or an experiment, which stands for the run
         of its final model.
-    split : of this run.
+    split : of this run; another one than test is refused with a file, which has the queries that it has.
     out : the file of the new run, gzipped if its name ends in ``.gz``; an existing file is replaced, but ``run``
         is refused. The first ``k`` hits get the ranker's scores, and the others follow below them in their old
         order (:func:`~hardneg.search.rerank.rerank`).
@@ -305,6 +314,7 @@ def rerank(
     NumericError : the ranker gives a score that is no number.
     """
     at_least("k", k)
+    check_idle_split(split, [run])
     check_apart(out, [run], [split])
     check_file(Path(out), [data])
     collection = collection_of(data, cache)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,11 @@ from hardneg.errors import ArtifactError, SettingsError
 from hardneg.process.distributed import by_leader, group, shard_of
 from hardneg.records import Int32, Run, Side
 from hardneg.search.bm25 import bm25_run, bm25_texts
+from hardneg.search.embedding_store import SHARD
 from hardneg.search.runs import OpenRetriever
+from hardneg.storage.artifacts import SettingsClash, is_published
+
+AWAY = re.compile(r"\..*|lost\+found")  # names that may stand beside embeddings
 
 
 @checked
@@ -66,7 +71,7 @@ def encode(
 
     Raises
     ------
-    ArtifactError : ``out`` holds embeddings made from something else.
+    ArtifactError : ``out`` holds embeddings made from something else, or files that are not of embeddings.
     NumericError : a vector holds NaN or Inf, or is zero.
     BusyError : another process makes this shard.
     """
@@ -75,6 +80,7 @@ def encode(
     one_of("dtype", dtype, ("float16", "float32"))
     at_least("token_budget", token_budget)
     check_folder(place)
+    check_parts(place)
     with holding(place / "{}-of-{}".format(*part), folder):
         collection = collection_of(data, cache)
 
@@ -90,6 +96,16 @@ def encode(
     if made is None:
         return {"embeddings": str(out), "complete": False}
     return {"embeddings": str(out), "complete": True, "vectors": made.n, "dim": made.dim, "digest": made.digest}
+
+
+def check_parts(place: Path) -> None:
+    """Refuse a folder of other things, such as an experiment: what joins the parts would become its manifest.
+
+    Hidden files and ``lost+found`` may be there, as at the root of a disk.
+    """
+    there = [entry.name for entry in place.iterdir()] if place.is_dir() and not is_published(place) else []
+    if not any(name.startswith(SHARD) for name in there) and not all(AWAY.fullmatch(name) for name in there):
+        raise SettingsClash(place)
 
 
 @checked

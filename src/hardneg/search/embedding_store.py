@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 KIND = "embeddings"
 SHARD_KIND = "embedding-shard"
+SHARD = "shard-"  # begins the names of their folders
 VERSION = version_of(KIND)
 COLLAPSED = 0.99  # mean pairwise cosine above which the vectors say next to nothing
 
@@ -196,7 +197,7 @@ class Shard:
 
 def shard_name(i: int) -> str:
     """The name of the i-th shard's folder."""
-    return f"shard-{i:05d}"
+    return f"{SHARD}{i:05d}"
 
 
 def plan_shards(path: Path, n: int, rows: int) -> list[Shard]:
