@@ -119,7 +119,12 @@ def test_advice_names_what_fusing_gives():
         .advice[0]
         .startswith("BM25 is ahead here: fuse the model with it (hardneg fuse: RR@10 0.700)")
     )
-    told["comparisons"].pop()
+    told["fused"]["test"]["final+bm25"]["RR@10"] = 0.58  # better than the model, but not than BM25 alone
+    assert verdict(told).advice[0].startswith("BM25 is ahead here, also of both fused (RR@10 0.580): ")
+    row_of_bm25 = told["comparisons"].pop()
+    assert row_of_bm25["b"] == "bm25"
+    assert "fuse" not in verdict(told).advice[0]
+    told["fused"]["test"]["final+bm25"]["RR@10"] = 0.7
     assert (
         verdict(told)
         .advice[0]

@@ -231,3 +231,31 @@ def test_a_digest_remembered_wrongly_is_found_by_verify(tmp_path, monkeypatch):
     open_artifact(path, KIND)
     with pytest.raises(ArtifactError, match=r"rows\.npy: CORRUPT: "):
         verify(path)
+
+
+@pytest.mark.parametrize(
+    ("place", "kind", "fix"),
+    [
+        ("pool", "negatives", "make the artefact again (hardneg mine, score or train)"),
+        ("emb", "embeddings", "make the artefact again (hardneg encode)"),
+        ("new", "geometry", "make the artefact again"),
+        ("cache/tokens/" + 32 * "0", "tokens", "delete {}, and run the same command again"),
+    ],
+)
+def test_a_damaged_artefact_says_how_it_is_made_again(tmp_path, place, kind, fix):
+    path = tmp_path / place
+    fix = fix.format(path)
+    with publish(path, kind) as draft:
+        draft.text("words", "one")
+    (path / "words").write_text("more than one")
+    with pytest.raises(ArtifactError, match="WRONG_SIZE") as raised:
+        open_artifact(path, kind)
+    assert raised.value.fix.endswith(fix)
+    (path / MANIFEST).write_text("{")  # what is asked for is known
+    with pytest.raises(ArtifactError, match="BAD_MANIFEST") as raised:
+        open_artifact(path, kind)
+    assert raised.value.fix.endswith(fix)
+    (path / MANIFEST).write_text(json.dumps({"kind": kind}))  # it still says what it is
+    with pytest.raises(ArtifactError, match="BAD_MANIFEST") as raised:
+        read_manifest(path)
+    assert raised.value.fix.endswith(fix)

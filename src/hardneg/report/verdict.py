@@ -235,11 +235,16 @@ def _of_baseline(results: Mapping[str, Any], rows: list[Any]) -> list[str]:
         )
     behind = [row for row in rows if row["b"] == BM25 and _kind(row) == "worse"]
     fused = fused_row(results)
-    helps = fused is not None and _kind(fused) == "better"
-    value = ""
-    if fused is not None and helps:
-        measure = fused["measure"]
-        value = f": {measure} {results['fused'][results['compared_on']][fused['a']][measure]:.3f}"
+    helps, value = fused is not None and _kind(fused) == "better", ""
+    if fused is not None:
+        measure, split = fused["measure"], results["compared_on"]
+        both = results["fused"][split][fused["a"]][measure]
+        if both <= results[split].get(BM25, {}).get(measure, -1.0):
+            return [
+                f"BM25 is ahead here, also of both fused ({measure} {both:.3f}): search by BM25, give it more "
+                "weight (hardneg fuse --tune dev), or train longer, or on more data."
+            ] * bool(behind)
+        value = f": {measure} {both:.3f}" if helps else ""
     if behind:
         return [
             f"BM25 is ahead here: fuse the model with it (hardneg fuse{value}), or train longer, or on more data."

@@ -25,6 +25,7 @@ from hardneg.storage.manifest import (
     FORMAT_VERSION,
     MANIFEST,
     Manifest,
+    again,
     read_manifest,
     read_manifest_file,
     version_of,
@@ -73,7 +74,7 @@ def is_published(path: Path, kind: str | None = None) -> bool:
     """Whether a complete artefact (of this kind) stands at ``path``."""
     if not (path / MANIFEST).is_file():
         return False
-    return kind is None or read_manifest(path).kind == kind
+    return kind is None or read_manifest(path, kind).kind == kind
 
 
 NAMES_OF_KINDS = {
@@ -97,7 +98,7 @@ def open_artifact(path: Path, kind: str) -> Manifest:
 
     Sizes are checked every time, digests on first use.
     """
-    manifest = read_manifest(path)
+    manifest = read_manifest(path, kind)
     check_version(path, manifest)
     if manifest.kind != kind:
         what = f"this is {kind_named(manifest.kind)}, not {kind_named(kind)}"
@@ -110,7 +111,7 @@ def check_version(path: Path, manifest: Manifest) -> None:
     """Refuse an artefact of another format version than this hardneg writes."""
     if manifest.format_version != (ours := version_of(manifest.kind)):
         what = f"format version {manifest.format_version}, this hardneg reads {ours}"
-        raise ArtifactError("FORMAT_VERSION", what, "make the artefact again with this version", path=path)
+        raise ArtifactError("FORMAT_VERSION", what, f"{again(path, manifest.kind)}, with this version", path=path)
 
 
 def is_current(path: Path, kind: str, inputs: Mapping[str, str]) -> bool:
@@ -147,20 +148,19 @@ def verify(path: Path, digest: Callable[[Path], str] = digest_file) -> Manifest:
 
 def check_files(path: Path, manifest: Manifest, digest: Callable[[Path], str]) -> None:
     """Refuse a folder whose files have not the sizes and digests of the manifest."""
+    fix = again(path, manifest.kind)
     for name, (size, sha) in manifest.files.items():
         file = path / name
         if not file.is_file():
-            raise ArtifactError(
-                "MISSING_FILE", "the manifest names a file that is gone", "make it again", path=file
-            )
+            raise ArtifactError("MISSING_FILE", "the manifest names a file that is gone", fix, path=file)
         if file.stat().st_size != size:
             found = f"{file.stat().st_size} bytes, the manifest says {size}"
-            raise ArtifactError("WRONG_SIZE", found, "make the artefact again", path=file)
+            raise ArtifactError("WRONG_SIZE", found, fix, path=file)
         with reading(file):
             found = digest(file)
         if found != sha:
             what = f"SHA-256 {found[:12]}…, the manifest says {sha[:12]}…"
-            raise ArtifactError("CORRUPT", what, "make the artefact again", path=file)
+            raise ArtifactError("CORRUPT", what, fix, path=file)
 
 
 # ---------------------------------------------------------------- publishing

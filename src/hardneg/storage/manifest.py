@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,13 +59,42 @@ class Manifest:
         }
 
 
-def read_manifest(path: Path) -> Manifest:
-    """Read and verify the manifest of an artefact's folder; the files that it names are not looked at."""
-    return read_manifest_file(path / MANIFEST)
+MAKERS = {  # the commands that make a kind
+    "collection": "hardneg import",
+    "embeddings": "hardneg encode",
+    "embedding-shard": "hardneg encode",
+    "index": "hardneg index",
+    "negatives": "hardneg mine, score or train",
+    "run": "hardneg search, fuse, rerank or train",
+    "model": "hardneg train",
+    "ranker": "hardneg train",
+    "checkpoint": "hardneg train",
+}
+CACHED = re.compile("[0-9a-f]{32}")  # the name of a folder in a cache: the digest of what it was made from
 
 
-def read_manifest_file(path: Path) -> Manifest:
+def again(folder: Path, kind: str) -> str:
+    """What to do about a damaged artefact of a kind, which may be unknown: how it is made again.
+
+    One in a cache is made by the command that needs it.
+    """
+    made = "make the artefact again"
+    if CACHED.fullmatch(folder.name):
+        return f"{made}: delete {folder}, and run the same command again"
+    return f"{made} ({MAKERS[kind]})" if kind in MAKERS else made
+
+
+def read_manifest(path: Path, kind: str = "") -> Manifest:
+    """Read and verify the manifest of an artefact's folder; the files that it names are not looked at.
+
+    ``kind``: what is expected there, for the message if the manifest does not say it any more.
+    """
+    return read_manifest_file(path / MANIFEST, kind)
+
+
+def read_manifest_file(path: Path, kind: str = "") -> Manifest:
     """Read and verify a manifest in a file of any name, such as that beside a run."""
+    raw: Any = None
     try:
         with reading(path):
             data = path.read_bytes()
@@ -81,11 +111,19 @@ def read_manifest_file(path: Path) -> Manifest:
                 "NO_MANIFEST", "there is nothing here", "check the path", path=path.parent
             ) from fault
         what = f"no complete artefact is here ({path.name} is missing)"
-        raise ArtifactError("NO_MANIFEST", what, "make it again", path=path.parent) from fault
+        raise ArtifactError("NO_MANIFEST", what, remedy(path, kind), path=path.parent) from fault
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as fault:
         what = f"the manifest cannot be read ({fault})"
-        raise ArtifactError("BAD_MANIFEST", what, "make the artefact again", path=path) from fault
+        kind = kind or str(raw.get("kind")) if isinstance(raw, dict) else kind
+        raise ArtifactError("BAD_MANIFEST", what, remedy(path, kind), path=path) from fault
     if not whole:
         what = "the manifest is not as it was written"
-        raise ArtifactError("CORRUPT", what, "make the artefact again", path=path)
+        raise ArtifactError("CORRUPT", what, remedy(path, manifest.kind), path=path)
     return manifest
+
+
+def remedy(path: Path, kind: str) -> str:
+    """What to do about the damaged manifest in a file: one beside a run may be removed."""
+    if path.name != MANIFEST and kind == "run":
+        return f"remove it, or make the run again ({MAKERS[kind]})"
+    return again(path.parent, kind)

@@ -29,6 +29,7 @@ from hardneg.storage.artifacts import (
     read_manifest_file,
     write_json,
 )
+from hardneg.storage.manifest import remedy
 
 log = logging.getLogger(__name__)
 
@@ -251,10 +252,10 @@ def verify_run(path: Path, digest: Callable[[Path], str] = digest_file) -> Manif
     if path.exists() and not sidecar.exists():
         what = f"{sidecar.name}, which says what this file holds, is not beside it"
         raise ArtifactError("NO_MANIFEST", what, "give a run that hardneg wrote", path=path)
-    manifest = read_manifest_file(sidecar)
+    manifest = read_manifest_file(sidecar, "run")
     if path.name not in manifest.files or "unit" not in manifest.facts:
         what = "this is not the manifest of that run"
-        raise ArtifactError("BAD_MANIFEST", what, "remove it, or make the run again", path=sidecar)
+        raise ArtifactError("BAD_MANIFEST", what, remedy(sidecar, "run"), path=sidecar)
     check_files(path.parent, manifest, digest)
     return manifest
 
