@@ -1,5 +1,6 @@
 """The command line: faults are one line each with their status, results stand alone, help shows examples."""
 
+import errno
 import json
 import logging
 import re
@@ -16,6 +17,7 @@ import typer
 from faults.injected import LINE
 from hardneg import __version__, cli
 from hardneg.cli.application import application
+from hardneg.data.collection import Collection
 from hardneg.data.training_data import Labels
 from hardneg.errors import BusyError, Faults, InputError, NumericError, SettingsError
 from hardneg.negatives.pool import SOURCES, load_pool
@@ -241,6 +243,39 @@ def test_a_reader_that_leaves_is_no_fault(hardneg, monkeypatch, tmp_path):
         Gone.stream = stream
         monkeypatch.setattr(sys, "stdout", Gone())
         assert cli.run(["--version"]) == 0
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_no_fault(tmp_path, closed):
+    line = f'"{sys.executable}" -m hardneg import "{tmp_path / "one.jsonl"}" --to "{tmp_path / "to"}" {closed}'
+    (tmp_path / "one.jsonl").write_text('{"id": "a", "text": "one"}\n')
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("collection ") == (">&-" not in closed.replace("2>&-", ""))
+    assert Collection.open(tmp_path / "to").n_passages == 1
+
+
+def test_a_full_disk_behind_the_output_is_told(hardneg, monkeypatch):
+    class Full:
+        def write(self, text):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    status, _, err = hardneg("presets")
+    assert (status, err) == (
+        5,
+        "DISK_FULL: the disk of the output is full; free some space and run the command again\n",
+    )
+
+
+def test_a_home_folder_behind_an_equals_sign_is_found(hardneg, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one.jsonl").write_text('{"id": "a", "text": "~/one and more"}\n')
+    assert hardneg("import", "one.jsonl", "--to=~/to")[0] == 0
+    status, out, _ = hardneg("search", "--data=~/to", "--bm25", "--query=~/one", "--json", "--cache=~/cache")
+    assert (status, len(json.loads(out))) == (0, 1)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["cache", "one.jsonl", "to"]
 
 
 def test_warnings_are_one_line(hardneg, monkeypatch):

@@ -47,6 +47,7 @@ from hardneg.storage.safe_read import read_json
 
 log = logging.getLogger(__name__)
 
+SEARCHED = "give the split or the qrels that the run was searched for"
 LEAST_CUT = 10  # hits of a query: a run that ends before is not taken for one that was cut
 
 
@@ -138,7 +139,7 @@ def named(given: AnyRun, number: int | None = None) -> str:
     return "the run" if number is None else f"run {number}"
 
 
-def check_overlap(run: str, evaluation: Evaluation, judged: str) -> None:
+def check_overlap(run: str, evaluation: Evaluation, judged: str, *, fix: str = SEARCHED) -> None:
     """Refuse a run that has none of the judged queries; warn if it lacks more than half of them.
 
     The measures of such a run would be 0, which would say nothing about its quality.
@@ -150,7 +151,7 @@ def check_overlap(run: str, evaluation: Evaluation, judged: str) -> None:
     total, missing = len(evaluation.query_rows), evaluation.missing
     if missing == total:
         what = f"none of the {total:,} judged queries of {judged} is in the run"
-        raise InputError("NO_OVERLAP", what, "give the split or the qrels that the run was searched for", path=run)
+        raise InputError("NO_OVERLAP", what, fix, path=run)
     if 2 * missing > total:
         log.warning(
             "%s: only %d of the %d judged queries of %s are in the run; the others score 0",

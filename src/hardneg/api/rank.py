@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TUNED_FOR = "RR@10"
+TUNE_ON = "give runs of that split to tune on (--tuning-run), one for each run in the same order"
 MOST_CONSTANT = 1_000_000  # of reciprocal ranks: beyond some 10 million, float32 tells no rank from the next
 
 
@@ -222,7 +223,7 @@ class Tuning:
 
         there = [of_queries(run, judged.query_rows) for run in runs]
         for name, run in zip(self.names, there, strict=True):
-            check_overlap(name, evaluation(run), f"split '{self.split}'")
+            check_overlap(name, evaluation(run), f"split '{self.split}'", fix=TUNE_ON)
         depth = min(k, self.measure.depth)
         with track("tuning weights", "mixtures") as tick:
             return tune_weights(

@@ -26,6 +26,7 @@ from hardneg.foreign_names import option_advice
 from hardneg.process import progress
 from hardneg.process.signals import leave_terminal, stops
 from hardneg.process.system import check_system
+from hardneg.storage.os_errors import FULL
 
 app = application()
 
@@ -35,18 +36,30 @@ ANYWHERE = QUIET | {"--debug"}  # options that stand anywhere
 CODE = re.compile(r"(?<![A-Za-z_])([A-Z][A-Z_]+)(?=: )")  # of a fault
 POOL_BEFORE = "n_negatives"  # an option that took a pool in earlier versions
 OPTION_ALONE = re.compile(r"--[a-z][\w-]*=")  # an option with nothing after the =
+HOME = re.compile(r"(--[a-z][\w-]*=)(~(?:/.*)?)")  # an option whose value lies in the home folder
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")  # torch's words for it
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; each fault is one line on stderr, and the exit status says its kind."""
+    open_streams()
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def open_streams() -> None:
+    """Open what the caller closed of stdin, stdout and stderr, or the first file to be opened takes its place."""
+    while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(opened, True)
+    os.close(opened)
+    sys.stdout = sys.stdout or os.fdopen(1, "w")
+    sys.stderr = sys.stderr or os.fdopen(2, "w")
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command and return its exit status."""
     words = [word for word in arguments if word not in ANYWHERE]
     try:
+        words = [in_home_folder(word) for word in words]
         set_logging(quiet=not QUIET.isdisjoint(arguments))
         if VARIABLE in os.environ:
             prepare_completion()
@@ -92,6 +105,16 @@ def without_value(words: Sequence[str]) -> str:
     return next((flag for flag in (*flags, *joined) if flag != "--query"), "")
 
 
+def in_home_folder(word: str) -> str:
+    """An option with its value, such as ``--out=~/run``: behind the = the shell leaves a ``~`` as it is."""
+    found = HOME.fullmatch(word)
+    if not found or found[1] == "--query=":
+        return word
+    from hardneg.storage.digests import in_home
+
+    return f"{found[1]}{in_home(found[2])}"
+
+
 def marked(line: str) -> str:
     """The line of a fault, with its code in red on a terminal."""
     return CODE.sub(lambda found: painted(found[1], "red", sys.stderr), line, count=1)
@@ -110,6 +133,8 @@ def describe(fault: BaseException) -> tuple[list[str], int]:
         return ["OUT_OF_MEMORY: memory ran out; take smaller batches, or free some memory"], 5
     if isinstance(fault, OSError) and fault.errno:
         where = f"{fault.filename}: " if fault.filename else ""
+        if not where and fault.errno in FULL:
+            return ["DISK_FULL: the disk of the output is full; free some space and run the command again"], 5
         if not where and lost_folder():
             return ["SYSTEM: the working directory was deleted; change to another one"], 5
         return [f"{where}SYSTEM: {fault.strerror}; check the path, its permissions and its disk"], 5
