@@ -128,6 +128,7 @@ class Retriever:
 
     def through(self, index: Index) -> Self:
         """A retriever of this model and collection that searches ``index`` instead."""
+        assert self.among is None, "an index holds the whole corpus"
         other = self._copy()
         other.index = index
         return other
