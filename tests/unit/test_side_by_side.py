@@ -21,7 +21,7 @@ def opened(place, values, collection):
     found = Evaluation(np.arange(QUERIES, dtype=np.int32), {"RR@10": np.full(QUERIES, values)}, 0, 0)
     one = Opened(Layout(place), SimpleNamespace(collection=SimpleNamespace(digest=collection)))
     one.kept["evaluations"] = {"final": {"test": found}}
-    one.__dict__ |= {"states": [StateRecord("final", "final")], "settings": {}, "results": {}}
+    one.__dict__ |= {"states": [StateRecord("final", "final")], "settings": {}, "results": {"finished": True}}
     return one
 
 
@@ -31,12 +31,20 @@ def test_the_best_of_tested_experiments_is_named(tmp_path):
     assert (found.kind, found.sentence) == ("better", "On test, b does best: RR@10 0.500 (a 0.250).")
 
 
+def test_a_verdict_says_which_experiments_are_not_finished(tmp_path):
+    whole, going = opened(tmp_path / "a", 0.25, "x"), opened(tmp_path / "b", 0.5, "x")
+    going.__dict__["results"] = {}
+    assert len(verdict_of(Several([whole, opened(tmp_path / "b", 0.5, "x")])).details) == 1
+    [_, last] = verdict_of(Several([whole, going])).details
+    assert last == "b is not finished: the state that it measured last stands for it."
+
+
 def test_a_drawn_dev_is_compared_on_the_queries_of_the_smaller_draw(tmp_path):
     def with_dev(name, rows, values, most):
         one = opened(tmp_path / name, 0.5, "x")
         found = Evaluation(np.array(rows, np.int32), {"RR@10": np.array(values)}, 0, 0)
         one.kept["evaluations"] = {"final": {"dev": found}}
-        one.__dict__["settings"] = {"splits": {"dev": "dev", "dev_queries": most}}
+        one.__dict__ |= {"settings": {"splits": {"dev": "dev", "dev_queries": most}}, "results": {}}
         return one
 
     whole, some = with_dev("a", range(4), [1.0, 0.5, 0.25, 1.0], None), with_dev("b", [1, 3], [0.5, 1.0], 2)

@@ -236,6 +236,9 @@ def verdict_of(several: Several) -> Verdict:
     best = max(known, key=lambda name: known[name])
     of_best = [row for row in rows if best in (row["a"], row["b"])]
     told = [_compared(row, best) for row in of_best]
+    for name, one in zip(several.names, several.experiments, strict=True):
+        if name in known and not one.finished:
+            told.append(f"{name} is not finished: the state that it measured last stands for it.")
     sure = all(row["p (Holm)"] <= 0.05 and _signed(row, best) > 0 for row in of_best)
     among = split_of(split, several.experiments[several.names.index(best)].dev_passages)
     others = ", ".join(f"{name} {value:.3f}" for name, value in known.items() if name != best)
