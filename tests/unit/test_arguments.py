@@ -394,8 +394,6 @@ def test_lists_of_other_shapes_that_can_mean_one_thing_are_taken(tmp_path):
             r"distill_weight is 7.0; .*\(0, 1\]",
         ),
         (lambda w: hn.group_loss("contrastive", scale=1.0, own=-1), "OUT_OF_RANGE: own is -1; give 0 or more"),
-        (lambda w: hn.Filters(relative_margin=float("nan")), "relative_margin = nan; give a finite number, or"),
-        (lambda w: hn.Filters(max_score=float("inf")), "BAD_SETTING: max_score = inf; give a finite number, or"),
         (
             lambda w: hn.mine(w.collection, None, "x", labels="bogus"),
             r"mine: labels is 'bogus' \(str\); give a Labels or 'qrels' or 'answers'",

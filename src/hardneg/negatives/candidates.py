@@ -6,7 +6,6 @@ Every source that ranks passages is a run: BM25's, the model's for the query, th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -49,9 +48,6 @@ class Filters:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for name in ("max_score", "absolute_margin", "relative_margin"):
-            if (bound := getattr(self, name)) is not None and not math.isfinite(bound):
-                raise SettingsError("BAD_SETTING", f"{name} = {bound}", "give a finite number, or leave it out")
         if self.top is not None and self.top < 1:
             raise SettingsError("BAD_SETTING", f"top = {self.top}", "give 1 or more, or leave it out")
         if self.rank_from < 1 or (self.rank_to is not None and self.rank_to < self.rank_from):
