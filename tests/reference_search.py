@@ -8,6 +8,7 @@ import torch
 
 from hardneg.process import cpu
 from hardneg.process.hardware import byte_products_are_exact, has_byte_kernels
+from hardneg.search import byte_products
 from hardneg.search.exact import ExactIndex
 
 # The number of shards, the queries (tile) and passages (chunk) of a product, and the precision of the product.
@@ -26,13 +27,21 @@ MULTIPLIES_BYTES = has_byte_kernels() and byte_products_are_exact()
 
 
 @contextmanager
-def bytes_multiply():
-    """Use exact products of bytes within the block; a slow one stands in if the processor has none."""
+def bytes_multiply(by="torch"):
+    """Use exact products of bytes within the block: by ``torch``, or by numba's ``loop`` as on older processors.
+
+    A slow product stands in if this processor has none.
+    """
 
     def product(left, right, *, out):
         return out.copy_(left.double() @ right.double())  # whole numbers below 2^53
 
     with pytest.MonkeyPatch.context() as patch:
+        if by == "loop":
+            patch.setattr(cpu, "has_byte_kernels", lambda: False)
+            yield
+            return
+        patch.setattr(byte_products, "loop", lambda: None)
         if not MULTIPLIES_BYTES:
             patch.setattr(cpu, "has_byte_kernels", lambda: True)
             patch.setattr(cpu, "byte_products_are_exact", lambda: True)

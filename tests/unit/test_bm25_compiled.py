@@ -12,6 +12,7 @@ from hardneg.search.bm25 import bm25_run, bm25_texts
 
 numba = pytest.importorskip("numba")
 
+from hardneg.process import compiled as module  # noqa: E402
 from hardneg.search import bm25_compiled  # noqa: E402
 
 KS = (1, 9, 400)
@@ -149,6 +150,6 @@ def test_without_a_place_for_what_is_compiled(monkeypatch):
             raise RuntimeError("cannot cache function: no locator available")
         return lambda function: function
 
-    monkeypatch.setattr(bm25_compiled, "njit", njit)
-    assert bm25_compiled.compiled(len) is len
+    monkeypatch.setattr(module, "njit", njit)
+    assert module.compiled(len) is len
     assert asked == [{"nogil": True, "cache": True}, {"nogil": True}]

@@ -9,18 +9,27 @@ from hardneg.errors import SettingsError
 from hardneg.process import cpu
 from hardneg.process.hardware import byte_products_are_exact
 from hardneg.process.memory import limit_memory, spare
+from hardneg.search import byte_products
 from hardneg.search import codes as module
-from hardneg.search.codes import FEW, PATIENCE, REPAID, TOP, Codes
+from hardneg.search.byte_products import loop, most_queries
+from hardneg.search.codes import PATIENCE, REPAID, TOP, Codes
 from hardneg.search.exact import ExactIndex
 from hardneg.search.proposals import SLACK
 from hardneg.search.vectors import vector_norms
 from reference_search import MULTIPLIES_BYTES, bytes_multiply, random, slow_search
 
 
-@pytest.fixture(autouse=True)
-def _bytes_multiply():
-    with bytes_multiply():
-        yield
+@pytest.fixture(autouse=True, params=["torch", "loop"])
+def way(request):
+    if request.param == "loop" and not loop():
+        pytest.skip("numba is not installed")
+    with bytes_multiply(request.param):
+        yield request.param
+
+
+def most():
+    """The number of queries up to which bytes are used here."""
+    return most_queries(torch.device("cpu"))
 
 
 def bound_and_error(queries, passages):
@@ -192,10 +201,10 @@ def test_small_searches_make_codes_once_they_repay(index):
     def another():
         ask(ExactIndex(random((2000, 32), seed=1)), 3, REPAID)
 
-    with uncalled(module, "Codes", "spare", "searches_bytes", control=another):  # nor is what allowed them
+    with uncalled(module, "Codes", "spare", "can_multiply", control=another):  # nor is what allowed them
         ask(index, 1, 3)
-    with uncalled(Codes, "of", control=lambda: ask(index, FEW, 1)):
-        ask(index, FEW + 1, 1)
+    with uncalled(Codes, "of", control=lambda: ask(index, most(), 1)):
+        ask(index, most() + 1, 1)
 
 
 def test_codes_that_tell_nothing_apart_are_given_up(monkeypatch):
@@ -227,7 +236,7 @@ def test_a_few_odd_queries_are_no_reason_to_give_codes_up(index, monkeypatch):
 
 
 def test_large_searches_make_none(index):
-    ask(index, FEW + 1, REPAID + 1)
+    ask(index, most() + 1, REPAID + 1)
     assert index.coding.made is None
 
 
@@ -237,12 +246,14 @@ def test_without_memory_to_spare_none_are_made(index, monkeypatch):
     assert index.coding.made is None
 
 
-def test_where_products_are_wrong_none_are_made(index, monkeypatch):
-    monkeypatch.setattr(cpu, "byte_products_are_exact", lambda: False)
-    ask(index, 1, REPAID + 3)
-    assert index.coding.made is None
-    with pytest.raises(SettingsError, match="precision = 'int8'"):
-        ExactIndex(random((20, 32)), precision="int8").search(torch.ones(1, 32), 5)
+def test_where_products_are_wrong_none_are_made(index):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu, "byte_products_are_exact", lambda: False)
+        patch.setattr(byte_products, "loop", lambda: None)
+        ask(index, 1, REPAID + 3)
+        assert index.coding.made is None
+        with pytest.raises(SettingsError, match="precision = 'int8'"):
+            ExactIndex(random((20, 32)), precision="int8").search(torch.ones(1, 32), 5)
 
 
 def test_few_passages_need_none():

@@ -9,8 +9,8 @@
   buffers anew costs a fifth of a forward pass. A user's own process keeps the allocator that it has.
 - Dropout is drawn by numpy: in models that are packed (:func:`draws_dropout`). torch's drawing takes a tenth of a
   training step.
-- Passages are searched as bytes: where the processor multiplies bytes and queries are few
-  (:func:`searches_bytes`). Reading passages takes the time, and bytes are a quarter of float32.
+- Passages are searched as bytes: where queries are few, and the processor multiplies bytes or numba is installed
+  (:mod:`hardneg.search.byte_products`). Reading passages takes the time, and bytes are a quarter of float32.
 
 No result depends on these measures, except the draws of dropout; they depend on the seed alone on every processor.
 """
@@ -120,6 +120,6 @@ def draws_dropout(device: torch.device) -> bool:
     return device.type == "cpu"
 
 
-def searches_bytes(*devices: torch.device) -> bool:
-    """Whether passages that lie on these devices may be searched as bytes (:mod:`hardneg.search.codes`)."""
-    return all(one.type == "cpu" for one in devices) and has_byte_kernels() and byte_products_are_exact()
+def multiplies_bytes() -> bool:
+    """Whether the processor has instructions for products of bytes, and torch uses them without an error."""
+    return has_byte_kernels() and byte_products_are_exact()

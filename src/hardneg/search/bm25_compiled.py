@@ -5,14 +5,14 @@ The same float32 numbers are added in the same order. Importing this module load
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from hardneg.process.compiled import compiled
 from hardneg.records import Float32, Int32, Int64
 
 AT_A_TIME = 32  # queries that a thread takes at a time, at most
@@ -68,14 +68,6 @@ def best(part: Postings, k: int, block: int) -> tuple[Int32, Float32, Int32]:
 
 
 # ---------------------------------------------------------------- compiled
-
-
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function`` as compiled code that runs without Python's lock; it is cached on disk if there is a place."""
-    try:
-        return njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # there is no place for the cache
-        return njit(nogil=True)(function)
 
 
 @compiled

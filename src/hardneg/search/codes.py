@@ -1,4 +1,4 @@
-"""Passages with one byte a number: integer products propose, where processors multiply bytes and queries are few.
+"""Passages with one byte a number: integer products propose where queries are few.
 
 A search for few queries takes as long as reading the passages, and one byte a number is read four times as fast as
 float32. The codes d' of a passage d and q' of a query q hold integers from -127 to 127, number by number::
@@ -16,13 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from hardneg.errors import SettingsError
-from hardneg.process.cpu import searches_bytes
 from hardneg.process.memory import spare
+from hardneg.search.byte_products import can_multiply, most_queries, multiply
 from hardneg.search.proposals import DENSE, SAFE, SLACK, error_bound
 
 TOP = 127
@@ -33,7 +34,6 @@ HELD = 32  # candidates held of a query, in units of k
 PATIENCE = 3  # codes are given up after so many searches with more candidates than are held,
 RARE = 100  # plus one for every so many searches in all
 BLOCK = 1024  # passages converted at a time: they stay in the processor's cache
-FEW = 64  # up to so many queries, reading the passages takes the time, not multiplying them
 SCORES = 1 << 21  # scores of a chunk, at most; selecting has a fixed cost for each chunk
 REPAID = 12  # after so many searches, codes made at first would have saved the time that making them takes
 MANY = 1 << 24  # numbers (passages times dimension) below which codes do not pay
@@ -117,7 +117,7 @@ class Codes:
             passages = self.codes[start : start + chunk]
             found = sums[: rows * len(passages)].view(rows, -1)
             scores = buffer[: queries * len(passages)].view(queries, -1)
-            torch._int_mm(coded.codes, passages.T, out=found)
+            multiply(coded.codes, passages, found)
             scores.copy_(found[:queries])
             if rows > queries:
                 scores.add_(found[queries:], alpha=1 / FINER)
@@ -159,7 +159,7 @@ class Coding:
         Codes are made once the earlier searches would have saved, with codes, the time that making them takes.
         """
         n, dim = sum(map(len, self.shards)), self.shards[0].shape[1]
-        if queries > FEW or n * dim < MANY or n < DENSE * k or self.given_up:
+        if n * dim < MANY or n < DENSE * k or self.given_up or queries > self._most_queries:
             return None
         self.searches += 1
         needed = n * dim + 12 * SCORES  # two int32 and a float32 for each score
@@ -175,4 +175,8 @@ class Coding:
 
     def _can(self) -> bool:
         fitting = self.max_norm < SAFE and self.shards[0].shape[1] <= MOST_DIM
-        return fitting and searches_bytes(self.device, *(shard.device for shard in self.shards))
+        return fitting and self._most_queries > 0 and can_multiply()
+
+    @cached_property
+    def _most_queries(self) -> int:
+        return most_queries(self.device, *(shard.device for shard in self.shards))

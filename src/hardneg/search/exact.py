@@ -48,8 +48,8 @@ class ExactIndex:
     device : where the products run; passages that lie elsewhere are copied there chunk by chunk.
     precision : the precision of the products that propose; no result depends on it. "auto" takes the fastest:
         "bfloat16" only where hardware multiplies it (AMX, AVX-512 BF16; CUDA from Ampere on), and "float16"
-        instead for float16 vectors on CUDA; "int8" on processors that multiply bytes, once the searches repay
-        keeping all passages as bytes, too.
+        instead for float16 vectors on CUDA; "int8" for few queries on processors that multiply bytes, and for
+        fewer where numba is installed, once the searches repay keeping all passages as bytes, too.
     max_norm : the largest norm of a passage, where it is known; otherwise the passages are read once for it.
 
     Raises
