@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -31,6 +32,7 @@ from hardneg.report.charts import borders, space_chart
 from hardneg.report.drawing import Drawn, draw
 from hardneg.report.explorer import explorer_data
 from hardneg.report.figures import FIGURES, SECTIONS
+from hardneg.report.in_batch import momentum_from
 from hardneg.report.lists import mined_pool, part_of, without_positives
 from hardneg.report.make import about, make
 from hardneg.report.measured import training_ranks
@@ -164,12 +166,32 @@ def test_advice_follows_from_the_results():
     found = verdict(results(comparison(0.1, 0.4), kept=kept, forgetting=forgotten), queries=16).advice
     assert any("keep=best" in line and "episode-1" in line for line in found)
     assert any("with 16, only large" in line for line in found)
-    assert any("40%" in line for line in found)
+    assert any("40%" in line and "lower learning rate may keep" in line for line in found)
     dev = {"a": 0.1, "b": 0.2, "last": 0.3}
     rising = verdict(results(comparison(0.1, 0.01), kept={"state": "last", "of": dev}))
     assert any(line.startswith("Train longer") for line in rising.advice)
     worse = verdict(results(comparison(-0.1, 0.01)))
     assert "lower learning rate" in worse.advice[0]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changes", "worst", "expected"),
+    [
+        ("ance-tele", {}, 0, False),  # the first episode has no pool before it
+        ("ance-tele", {}, 1, True),
+        ("ance-tele", {"start_episode": 2}, 0, True),  # it begins with a pool that was given
+        ("ance-tele", {"first": "in_batch"}, 1, False),  # nothing was mined before the second episode
+        ("ance-tele", {"momentum": "accumulate"}, 1, False),  # alpha has no effect
+        ("star", {}, 0, False),  # it has no alpha
+    ],
+)
+def test_momentum_is_advised_where_there_is_some(recipe, changes, worst, expected):
+    rows = [{"before": f"state-{at}", "after": f"state-{at + 1}", "forgotten": 0.1} for at in range(2)]
+    rows[worst]["forgotten"] = 0.4
+    opened = SimpleNamespace(settings={"recipe": recipe, "settings": changes})
+    told = results(comparison(0.1, 0.01), forgetting=rows)
+    found = [line for line in verdict(told, momentum_from=momentum_from(opened)).advice if "forgetting" in line]
+    assert ["alpha" in line for line in found] == [expected]
 
 
 def test_a_ranker_that_still_learns_is_not_called_one_that_did_not():

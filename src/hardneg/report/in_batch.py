@@ -65,6 +65,18 @@ def state_within(opened: Opened) -> str | None:
     return next((one.name for one in reversed(states) if one.episode in episodes), None)
 
 
+def momentum_from(opened: Opened) -> int | None:
+    """The first episode, counted from 0, that can take negatives of the pool before it (``alpha``), or None.
+
+    A pool that training begins with is the pool before the first episode.
+    """
+    settings, recipe = opened.settings.get("settings", {}), str(opened.settings.get("recipe"))
+    if recipe != "ance-tele" or settings.get("momentum") == "accumulate":
+        return None
+    given = int(settings.get("start_episode", 1)) > 1
+    return len(in_batch_episodes(recipe, settings)) + (0 if given else 1)
+
+
 def in_batch_episodes(recipe: str, settings: Mapping[str, Any]) -> set[int]:
     """The numbers of the episodes after which a model has seen in-batch negatives alone."""
     if recipe == "ance-tele":

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hardneg.experiment.names import BM25, FINAL, LAST, RETRIEVED, UNTRAINED
+from hardneg.experiment.names import BM25, FINAL, LAST, RETRIEVED, STARTED, UNTRAINED
 
 SURE = 0.05  # the highest p of a sure difference
 FEW_QUERIES = 200
@@ -51,6 +51,7 @@ def verdict(
     dev_passages: int | None = None,
     in_batch: Beside | None = None,
     mined: bool = True,
+    momentum_from: int | None = None,
 ) -> Verdict:
     """Judge results by the first measure of the split that people look at.
 
@@ -62,6 +63,7 @@ def verdict(
     in_batch : the test against a state that in-batch negatives alone trained; None: there is no such state.
     mined : whether a pool of the experiment has negatives, which an audit could look through.
     dev_passages : the number of BM25 passages of each query that dev was judged among; None: all passages.
+    momentum_from : the first episode, counted from 0, that can take negatives of the pool before; None: none can.
     """
     if "seeds" in results:
         return _of_seeds(results, dev_passages)
@@ -82,7 +84,7 @@ def verdict(
     named = {} if in_batch is None else {in_batch.row["b"]: in_batch.name}
     rows = [first[0], *[row for row in beside if row["b"] != first[0]["b"]], *others]
     told = [_sentence(row, results[split], split_of(split, dev_passages), who, named) for row in rows]
-    advice = [*_of_in_batch(in_batch), *_advice(results, first, queries, dev_passages)]
+    advice = [*_of_in_batch(in_batch), *_advice(results, first, queries, dev_passages, momentum_from)]
     if mined or not advice:
         advice.append(AUDIT if mined else MINE)
     return Verdict(_kind(first[0]), told[0], tuple(told[1:]), tuple(advice))
@@ -161,7 +163,11 @@ def _of_seeds(results: Mapping[str, Any], dev_passages: int | None) -> Verdict:
 
 
 def _advice(
-    results: Mapping[str, Any], rows: list[Any], queries: int | None, dev_passages: int | None
+    results: Mapping[str, Any],
+    rows: list[Any],
+    queries: int | None,
+    dev_passages: int | None,
+    momentum_from: int | None,
 ) -> list[str]:
     """What to do next, the most useful first."""
     kept = results.get("kept", {})
@@ -175,9 +181,12 @@ def _advice(
         )
     steps = results.get("forgetting") or []
     if steps and (worst := max(steps, key=lambda step: step["forgotten"]))["forgotten"] > MUCH_FORGOTTEN:
+        momentum = momentum_from is not None and steps.index(worst) >= momentum_from
+        remedy = "more momentum (alpha) or a lower learning rate" if momentum else "a lower learning rate"
+        before = "the untrained model" if worst["before"] in (UNTRAINED, STARTED) else worst["before"]
         found.append(
-            f"Look at forgetting: {worst['forgotten']:.0%} of the training queries fell from {worst['before']} to"
-            f" {worst['after']}; more momentum (alpha) or a lower learning rate keeps more of them."
+            f"Look at forgetting: {worst['forgotten']:.0%} of the training queries fell from {before} to"
+            f" {worst['after']}; {remedy} may keep more of them."
         )
     return found
 
