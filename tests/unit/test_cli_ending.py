@@ -62,6 +62,14 @@ def test_the_verdict_comes_first_and_then_two_tables_at_most(tmp_path):
     assert lines[-1] == f"more:  hardneg show {tmp_path}"
 
 
+def test_the_advice_after_training_is_the_first_of_the_report(tmp_path):
+    few = {"test": {"final": {"queries": 55}}}
+    told = RESULTS | {"comparisons": [ROW | {"p": 0.4}], "pairwise_errors": few}
+    report = verdict(told, queries=55).advice
+    assert report[0].startswith("Measure on more queries: with 55")
+    assert f"next: {report[0]}" in ending_text(told, tmp_path).splitlines()
+
+
 def test_it_says_where_dev_was_judged_among_some_passages_only(tmp_path):
     on_dev = RESULTS | {"compared_on": "dev", "test": {}, "dev": RESULTS["test"]}
     some = {"dev_among": {"first": 100, "passages": 900, "of": 1000}}

@@ -81,6 +81,16 @@ def test_no_mean_is_told_where_tests_are_of_different_queries(tmp_path):
     assert (found.kind, "different queries" in found.sentence) == ("open", True)
 
 
+def test_a_lead_that_may_be_chance_is_not_called_best(tmp_path):
+    several = [opened(tmp_path / name, 0.25, "x") for name in "abc"]
+    several[1].kept["evaluations"]["final"]["test"].values["RR@10"][0] = 1.0
+    several[2].kept["evaluations"]["final"]["test"].values["RR@10"][:] = 0.125
+    found = verdict_of(Several(several))
+    assert found.kind == "unsure"
+    said = "On test, b has the highest RR@10, 0.269 (a 0.250, c 0.125), but cannot be told apart from a."
+    assert found.sentence == said
+
+
 def test_of_equal_ones_none_is_called_best(tmp_path):
     found = verdict_of(Several([opened(tmp_path / "a", 0.5, "x"), opened(tmp_path / "b", 0.5, "x")]))
     assert (found.kind, found.sentence) == ("unsure", "On test, none does best: RR@10 a 0.500, b 0.500.")

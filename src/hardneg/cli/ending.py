@@ -10,7 +10,7 @@ from hardneg.cli.colour import Style, painted
 from hardneg.cli.tables import forgetting_table, pooled_table, states_table
 from hardneg.errors import HardnegError
 from hardneg.experiment.layout import Layout
-from hardneg.experiment.names import LAST, UNTRAINED, few_of_dev, shown
+from hardneg.experiment.names import FINAL, LAST, UNTRAINED, few_of_dev, shown
 from hardneg.process.progress import size_text
 
 SURE = 0.05  # of p, as in reports
@@ -23,7 +23,7 @@ def ending_text(results: Mapping[str, Any], out: Path) -> str:
     from hardneg.report.verdict import first_rows, fused_row, split_of, verdict
 
     among = few_of_dev(results, None)
-    judged = verdict(results, dev_passages=among, mined=has_negatives(out))
+    judged = verdict(results, queries=judging(results), dev_passages=among, mined=has_negatives(out))
     if "seeds" in results:
         return f"{judged.sentence}\n\n{pooled_table(results, out)}\n{where(out)}"
     rows = first_rows(results, among)
@@ -35,6 +35,13 @@ def ending_text(results: Mapping[str, Any], out: Path) -> str:
     kept = [line.replace("(dev ", f"({split_of('dev', among)} ", 1) for line in kept]
     kept += [f"next: {judged.advice[0]}"] if judged.advice else []
     return "\n\n".join(["\n".join([*first, *kept]), *tables(results), places(results, out)])
+
+
+def judging(results: Mapping[str, Any]) -> int | None:
+    """The number of queries that judge the final model, where its pairwise errors were counted; else None."""
+    errors = results.get("pairwise_errors", {}).get(results.get("compared_on"), {})
+    found = errors.get(FINAL, {}).get("queries")
+    return None if found is None else int(found)
 
 
 def has_negatives(out: Path) -> bool:

@@ -160,8 +160,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "forgotten_queries",
         "Forgetting",
         "Queries forgotten most",
-        "The training queries that fell most between two states, and the first negatives of the pool that their"
-        " steps drew from then; few of a large pool are drawn.",
+        "The training queries that fell most between two states, and the first negatives of the pool that"
+        " training drew from meanwhile. Steps draw only a few negatives of a large pool.",
         forgetting.forgotten_table,
         texts=("text", "in the pool"),
     ),
@@ -180,7 +180,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "Negatives",
         "Composition of the pools",
         "Training negatives by the list in which their query met them first (ANCE-Tele, Figure 9); those of older"
-        " episodes are momentum. Without the candidates' lists it is the source that drew them first.",
+        " episodes are momentum. Where the candidates' lists are gone, the source that drew a negative stands for"
+        " them.",
         negatives.pools_table,
         charts.composition_chart,
     ),
@@ -195,7 +196,7 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "new_negatives",
         "Negatives",
         "New negatives near d+",
-        "Candidates that no episode had before, and how many of them were neighbours of the positive in the"
+        "Candidates that no episode had before, and how many of them were neighbours of the positive (d+) in the"
         " episode before: lookahead could have mined these an episode earlier (ANCE-Tele, Figures 7 and 10).",
         negatives.new_table,
         charts.new_chart,
@@ -223,8 +224,9 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "informative",
         "Negatives",
         "Informative negatives",
-        "Shares of negatives among a query's first 100 hits (ANCE, Section 6.3): of all those in the pool, after"
-        " training drew some of them; and of in-batch negatives, expected over all batches.",
+        "Shares of negatives that are among a query's first 100 hits, positives left out (ANCE, Section 6.3): of"
+        " all those in the pool, after training drew some of them; and of in-batch negatives, expected over all"
+        " batches.",
         negatives.informative_table,
         charts.informative_chart,
     ),
@@ -271,7 +273,7 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "Scores and gradients",
         "Score profile",
         "Scores of the first hits of sampled training queries above the query's mean over the corpus: the median"
-        " of the queries (ANCE, Figure 3). Few passages score much above the rest.",
+        " of the queries (ANCE, Figure 3). A steep start says that few passages score much above the rest.",
         vectors.profile_table,
         charts.mean_profile_chart,
     ),
@@ -313,7 +315,7 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "error_distribution",
         "Pairwise errors",
         "Errors by query",
-        "Queries by their number of errors (STAR, Figure 3): a few queries have most of the errors.",
+        "Queries by their number of errors (STAR, Figure 3). In the paper a few queries have most of the errors.",
         errors.errors_distribution_table,
         charts.distribution_chart,
     ),
@@ -332,7 +334,7 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "Pairwise errors",
         "Errors of training queries by state",
         "In the lists that each state mined from: passages above a positive, at most K of each positive (STAR,"
-        " Eq. 6). A positive that a list does not reach has K errors.",
+        " Eq. 6). A positive that a list does not reach has K errors. The table names K, the length of the lists.",
         errors.training_errors_table,
         charts.training_errors_chart,
     ),

@@ -23,7 +23,7 @@ from hardneg.report.measured import evaluations, means_of
 from hardneg.report.opened import Opened
 from hardneg.report.shapes import PERCENT, Chart, lines
 from hardneg.report.table import NotMeant, NotRecorded, Table
-from hardneg.report.verdict import Verdict, split_of
+from hardneg.report.verdict import SURE, Verdict, split_of
 
 SEED, PERMUTATIONS = 0, 100_000
 
@@ -239,10 +239,15 @@ def verdict_of(several: Several) -> Verdict:
     for name, one in zip(several.names, several.experiments, strict=True):
         if name in known and not one.finished:
             told.append(f"{name} is not finished: the state that it measured last stands for it.")
-    sure = all(row["p (Holm)"] <= 0.05 and _signed(row, best) > 0 for row in of_best)
+    sure = all(row["p (Holm)"] <= SURE and _signed(row, best) > 0 for row in of_best)
     among = split_of(split, several.experiments[several.names.index(best)].dev_passages)
     others = ", ".join(f"{name} {value:.3f}" for name, value in known.items() if name != best)
     sentence = f"On {among}, {best} does best: {measure} {known[best]:.3f} ({others})."
+    if unsure := " and ".join(_other(row, best) for row in of_best if row["p (Holm)"] > SURE):
+        sentence = (
+            f"On {among}, {best} has the highest {measure}, {known[best]:.3f} ({others}), but cannot be told apart"
+            f" from {unsure}."
+        )
     if list(known.values()).count(known[best]) > 1:
         sentence = f"On {among}, none does best: {measure} {best} {known[best]:.3f}, {others}."
     return Verdict("better" if sure else "unsure", sentence, tuple(told), ())
@@ -269,16 +274,20 @@ def _signed(row: dict[str, Any], best: str) -> float:
     return float(row["a - b"] if row["a"] == best else -row["a - b"])
 
 
+def _other(row: dict[str, Any], best: str) -> str:
+    """The experiment that a test compares with ``best``."""
+    return str(row["b"] if row["a"] == best else row["a"])
+
+
 def _compared(row: dict[str, Any], best: str) -> str:
     sign = 1 if row["a"] == best else -1
-    other = row["b"] if sign == 1 else row["a"]
     low, high = sorted((sign * row["low"], sign * row["high"]))
     difference = _signed(row, best)
     word = "cannot be told apart from"
-    if row["p (Holm)"] <= 0.05:
+    if row["p (Holm)"] <= SURE:
         word = f"is {'better' if difference > 0 else 'worse'} than"
     return (
-        f"{best} {word} {other}: difference {difference:+.3f},"
+        f"{best} {word} {_other(row, best)}: difference {difference:+.3f},"
         f" 95 % interval {low:+.3f} to {high:+.3f}, p (Holm) = {row['p (Holm)']:.3g}."
     )
 
@@ -323,11 +332,19 @@ FIGURES: tuple[Figure[Several], ...] = (
         "measured",
         "Learning curve",
         "Measured on the way",
-        "The deciding measure of each state by step.",
+        "The deciding measure of each state by step. Among BM25's first passages dev figures are higher than among"
+        " all passages, so the two cannot be compared.",
         curves_table,
         curves_chart,
     ),
-    Figure("learning_curve", "Learning curve", "Loss", "The moving mean by step.", losses_table, losses_chart),
+    Figure(
+        "learning_curve",
+        "Learning curve",
+        "Loss",
+        "The moving mean by step. Different losses cannot be compared.",
+        losses_table,
+        losses_chart,
+    ),
     Figure(
         "static_and_dynamic",
         "Static and dynamic negatives",
