@@ -37,7 +37,7 @@ from hardneg.report.lists import mined_pool, part_of, without_positives
 from hardneg.report.make import about, make
 from hardneg.report.measured import training_ranks
 from hardneg.report.opened import Opened
-from hardneg.report.shapes import grouped, kind_of, lines
+from hardneg.report.shapes import grouped, in_time, kind_of, lines, short
 from hardneg.report.table import Table
 from hardneg.report.verdict import MINE, verdict
 from hardneg.search.runs import load_run, save_run
@@ -405,6 +405,10 @@ def test_what_was_met_first_has_a_number_and_a_source():
     assert kind_of("episode 12 lookahead") == (12, "lookahead")
     assert kind_of("episode 1 version 3 query") == (3, "query")
     assert kind_of("version 0 query") == (0, "query")
+    assert kind_of("step-4 query") == (4, "query")
+    order = ["BM25", "episode 1 query", "episode 1 lookahead", "step-1 query", "step-8 query"]
+    assert in_time(order[::-1]) == order
+    assert [short("step-4 query"), short("episode 1 lookahead")] == ["Q step 4", "L1"]
     assert [kind_of(name)[1] for name in ("BM25", "other", "random")] == ["BM25", "other", "random"]
     assert kind_of("BM25") < kind_of("episode 1 query") < kind_of("other")
 

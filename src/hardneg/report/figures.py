@@ -170,8 +170,9 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "Negatives",
         "Composition of the candidates",
         "Mined candidates by the list in which their query met them first (ANCE-Tele, Figures 5 and 10): BM25's,"
-        " the query candidates of an episode (Q1, Q2, …) or its lookahead candidates (L1, L2, …). Where BM25's"
-        " lists were kept of a sample of the queries, all shares are of these queries.",
+        " the query candidates of an episode (Q1, Q2, …) or its lookahead candidates (L1, L2, …). `adore` has"
+        " them of the first model (episode 1) and of states on the way (step-4, …). Where BM25's lists were kept"
+        " of a sample of the queries, all shares are of these queries.",
         negatives.composition_table,
         charts.composition_chart,
     ),

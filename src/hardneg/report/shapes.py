@@ -301,25 +301,33 @@ def stacked(table: Table, *, y: str, x: str, by: str) -> Chart:
 def in_time(names: Sequence[str]) -> list[str]:
     """The names of first encounters in the order in which training meets them; those of no list are last."""
     found = list(dict.fromkeys(names))
-    return sorted(found, key=lambda name: (kind_of(name)[0], kind_of(name)[1] == "lookahead"))
+
+    def place(name: str) -> tuple[float, bool, bool]:
+        number, source = kind_of(name)
+        return number, name.startswith("step-"), source == "lookahead"  # step 1 comes after episode 1 began
+
+    return sorted(found, key=place)
 
 
 def kind_of(name: str) -> tuple[float, str]:
     """The number of a first encounter and its source: (2, "query") of ``"episode 2 query"``.
 
     If negatives are mined again within an episode, the number is that of the version:
-    ``"episode 1 version 2 query"``.
+    ``"episode 1 version 2 query"``. Of a state on the way, as ``adore`` has them, it is the step:
+    ``"step-4 query"``.
     """
-    found = re.fullmatch(r"(?:episode (\d+) ?)?(?:version (\d+) ?)?(.*)", name)
-    if found and (number := found[2] or found[1]):
-        return int(number), found[3]
+    found = re.fullmatch(r"(?:episode (\d+) ?)?(?:version (\d+) ?)?(?:step-(\d+) ?)?(.*)", name)
+    if found and (number := found[3] or found[2] or found[1]):
+        return int(number), found[4]
     return (float("inf") if name == "other" else -1.0), name
 
 
 def short(name: str) -> str:
     """The name of a first encounter in few letters: Q2 for the query candidates of episode 2, L2 for lookahead."""
     episode, source = kind_of(name)
-    return f"{source[:1].upper()}{episode:.0f}" if 0 <= episode < float("inf") else source
+    if not 0 <= episode < float("inf"):
+        return source
+    return f"{source[:1].upper()}{' step ' if name.startswith('step-') else ''}{episode:.0f}"
 
 
 def tint(name: str, names: Sequence[str]) -> str:
