@@ -65,6 +65,18 @@ def test_the_number_of_queries_that_pay(instructions, numba, most, monkeypatch):
     assert can_multiply() == (most > 0)
 
 
+def test_where_nothing_is_compiled_there_is_no_loop(monkeypatch):
+    monkeypatch.setattr("numba.config.DISABLE_JIT", 1)
+    for name in ("hardneg.process.compiled", "hardneg.search.byte_loop"):
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr("hardneg.search.byte_loop")
+    byte_products.loop.cache_clear()
+    try:
+        assert byte_products.loop() is None
+    finally:
+        byte_products.loop.cache_clear()
+
+
 def test_a_numba_that_does_not_work_is_like_none(monkeypatch):
     monkeypatch.setitem(sys.modules, "hardneg.search.byte_loop", None)
     monkeypatch.delattr("hardneg.search.byte_loop")

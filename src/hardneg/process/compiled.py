@@ -1,11 +1,17 @@
-"""The decorator of loops that numba compiles. Importing this module loads numba, which is an extra."""
+"""The decorator of loops that numba compiles. Importing this module loads numba, which is an extra.
+
+It raises an ImportError if numba is told to compile nothing: Python would take minutes for such a loop.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from numba import njit
+from numba import config, njit
+
+if config.DISABLE_JIT:
+    raise ImportError("NUMBA_DISABLE_JIT is set")
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
