@@ -1,6 +1,7 @@
 """Runs made from runs by the functions of ``hardneg`` and the command line: fused, tuned, re-ranked."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -298,6 +299,34 @@ def test_a_cross_encoder_is_known_by_its_folder(world, searched, tmp_path):
             assert scores[:8].tolist() == pytest.approx(expected.tolist(), abs=1e-4)
     with pytest.raises(SettingsError, match="BAD_SETTING"):
         hn.rerank(searched["bm25", "dev"], out, **common, embeddings=tmp_path)
+
+
+def test_a_classifier_of_several_labels_re_ranks_nothing(world, searched, tmp_path):
+    """Its vectors were never trained to be compared, and a run ordered by them looks like any other."""
+    folder = shutil.copytree(world.model, tmp_path / "labels")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "no", "1": "yes"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    out, said = (
+        tmp_path / "out.trec",
+        "NOT_A_RANKER: this is a classifier of 2 labels; give a cross-encoder of one",
+    )
+    with pytest.raises(SettingsError, match=said):
+        hn.rerank(searched["bm25", "dev"], out, data=world.collection, ranker=folder, device="cpu")
+    assert not out.exists()
+
+
+def test_a_score_that_is_no_number_is_told_by_ids(world, searched, tmp_path):
+    ranker = new_ranker(ModelSource.at(world.model), seed=0)
+    torch.nn.init.constant_(ranker.tower.head.out.bias, float("nan"))
+    save_ranker(ranker, tmp_path / "ranker")
+    common = {"data": world.collection, "cache": world.root / "cache", "device": "cpu"}
+    with pytest.raises(NumericError, match=r"score of query dev-\d+ and passage p\d+ is nan"):
+        hn.rerank(searched["bm25", "dev"], tmp_path / "out.trec", ranker=tmp_path / "ranker", **common)
+    text = world.collection.query_texts.take(np.array([0]))[0]
+    behind = hn.open_reranker(world.collection, tmp_path / "ranker", cache=common["cache"], device="cpu")
+    with pytest.raises(NumericError, match=r"score of text 1 and passage p\d+ is nan"):
+        behind.search_texts([text], 3)
 
 
 def by_id(run, collection):

@@ -14,12 +14,17 @@ from hardneg.storage.artifacts import MANIFEST, open_artifact, read_manifest
 
 SETTINGS = "hardneg_ranker.json"  # settings that no other format has a place for
 TASK = "sequence-classification"
+ONE_LABEL = "give a cross-encoder of one label, or train one"
 CLASSIFIER = "ForSequenceClassification"  # how the names of transformers' classes end
 ACTIVATIONS: dict[str, Activation] = {"Identity": "identity", "Sigmoid": "sigmoid"}
 FUNCTIONS = {
     "identity": "torch.nn.modules.linear.Identity",
     "sigmoid": "torch.nn.modules.activation.Sigmoid",
 }
+
+
+class ManyLabels(SettingsError):
+    """A folder is of a classifier of several labels: no ranker, and no bi-encoder either."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ def read_ranker_folder(folder: Path) -> RankerFolder:
     if not _classifies(config):
         raise _not_a_ranker("this is a model without a classification head", folder)
     if (labels := _labels(config)) != 1:
-        raise _not_a_ranker(f"this is a classifier of {labels} labels", folder)
+        raise ManyLabels("NOT_A_RANKER", f"this is a classifier of {labels} labels", ONE_LABEL, path=folder)
     return RankerFolder(transformer, _activation(folder, config), _settings(folder))
 
 
@@ -143,7 +148,7 @@ def _json(file: Path) -> dict[str, Any]:
 
 
 def _not_a_ranker(what: str, folder: Path) -> SettingsError:
-    return SettingsError("NOT_A_RANKER", what, "give a cross-encoder of one label, or train one", path=folder)
+    return SettingsError("NOT_A_RANKER", what, ONE_LABEL, path=folder)
 
 
 def _unsupported(what: str, path: Path) -> SettingsError:

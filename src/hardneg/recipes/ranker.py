@@ -214,7 +214,8 @@ def ranked_state(
     """A state of the ranker over these first runs; ``facts`` as :class:`RankedState` takes them."""
     settings, data = training.settings, training.data
     pairs = pair_store(ranker.tower, ranker.template, data.collection, training.experiment.cache)
-    scorer = RankerScorer(ranker, pairs, budget=settings.token_budget, precision=settings.precision)
+    how: Any = {"budget": settings.token_budget, "precision": settings.precision}
+    scorer = RankerScorer(ranker, pairs, collection=data.collection, **how)
     digest = digest_json([ranker.digest(), settings.precision])
     reranker = Reranker(scorer, digest, settings.rerank, training.experiment.timed)
     like = partial(ranked_state, training, first)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hardneg.data.collection import Collection
 from hardneg.data.token_pairs import PairStore
 from hardneg.data.tokens import token_batch
 from hardneg.errors import NumericError
@@ -104,26 +105,40 @@ class RankerScorer:
     pairs : made for this ranker.
     budget : tokens of a batch.
     precision : the precision that the transformer computes in; None: the one that it has when it is called.
+    collection : its ids name a pair in a message; None: the pair's rows do.
     """
 
     def __init__(
-        self, ranker: CrossEncoder, pairs: PairStore, *, budget: int = 16384, precision: Precision | None = None
+        self,
+        ranker: CrossEncoder,
+        pairs: PairStore,
+        *,
+        budget: int = 16384,
+        precision: Precision | None = None,
+        collection: Collection | None = None,
     ) -> None:
         self.ranker, self.pairs, self.budget, self.precision = ranker, pairs, budget, precision
+        self.collection, self.of_queries = collection, True
         self.digest = ranker.digest()
 
     def score(self, query_rows: Int32, passage_rows: Int32) -> Float32:
         """See :class:`PairScorer`."""
         stores = self.pairs.queries, self.pairs.passages
-        options: Any = {"budget": self.budget, "precision": self.precision}
+        named = None if self.collection is None else self._named
+        options: Any = {"budget": self.budget, "precision": self.precision, "named": named}
         return score_pairs(self.ranker, *stores, query_rows, passage_rows, **options)
 
     def of_texts(self, texts: Sequence[str]) -> RankerScorer:
         """See :class:`TextScorer`."""
         queries = token_batch(list(texts), [], self.ranker.template.query, self.ranker.tokenizer)
         other = copy.copy(self)  # the digest is not taken again
-        other.pairs = replace(self.pairs, queries=queries)
+        other.pairs, other.of_queries = replace(self.pairs, queries=queries), False
         return other
+
+    def _named(self, query: int, passage: int) -> str:
+        assert self.collection is not None
+        asked = f"query {self.collection.query_ids[query]}" if self.of_queries else f"text {query + 1}"
+        return f"{asked} and passage {self.collection.passage_ids[passage]}"
 
 
 def rerank(

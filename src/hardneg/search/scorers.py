@@ -9,6 +9,7 @@ from hardneg.data.collection import Collection
 from hardneg.errors import SettingsError
 from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.loading import open_encoder
+from hardneg.models.ranker_folder import ManyLabels
 from hardneg.models.rankers import open_ranker
 from hardneg.models.source import ModelSource
 from hardneg.models.tokenizing import pair_store
@@ -21,7 +22,8 @@ ModelScorer = RankerScorer | RetrieverScorer
 
 def ranker_scorer(ranker: CrossEncoder, collection: Collection, cache: Path) -> RankerScorer:
     """A cross-encoder over a collection as a scorer; its token stores live in the cache."""
-    return RankerScorer(ranker, pair_store(ranker.tower, ranker.template, collection, cache))
+    pairs = pair_store(ranker.tower, ranker.template, collection, cache)
+    return RankerScorer(ranker, pairs, collection=collection)
 
 
 def scorer_at(source: ModelSource, collection: Collection, cache: Path, encoding: Encoding) -> ModelScorer:
@@ -42,7 +44,10 @@ def scorer_at(source: ModelSource, collection: Collection, cache: Path, encoding
 
 
 def maybe_ranker(source: ModelSource) -> CrossEncoder | None:
-    """The model of a record, opened as a cross-encoder; None if it is a bi-encoder."""
+    """The model of a record, opened as a cross-encoder; None if it is a bi-encoder.
+
+    A classifier of several labels is refused: nothing trained its vectors to be compared.
+    """
     if source.passage_model is not None:
         return None
     lengths = {"query_length": source.query_length, "passage_length": source.passage_length}
@@ -50,6 +55,6 @@ def maybe_ranker(source: ModelSource) -> CrossEncoder | None:
     try:
         return open_ranker(dataclasses.replace(source, ranker=source.model), **given)
     except SettingsError as fault:
-        if fault.code != "NOT_A_RANKER":
+        if fault.code != "NOT_A_RANKER" or isinstance(fault, ManyLabels):
             raise
         return None

@@ -124,7 +124,8 @@ class Pipelines:
 
     def _reranker(self, ranker: CrossEncoder) -> Reranker:
         training = self.training
-        pairs = pair_store(ranker.tower, ranker.template, training.data.collection, training.experiment.cache)
-        precision = training.settings.precision
-        scorer = RankerScorer(ranker, pairs, budget=training.settings.token_budget, precision=precision)
+        collection, precision = training.data.collection, training.settings.precision
+        pairs = pair_store(ranker.tower, ranker.template, collection, training.experiment.cache)
+        budget = training.settings.token_budget
+        scorer = RankerScorer(ranker, pairs, budget=budget, precision=precision, collection=collection)
         return Reranker(scorer, digest_json([ranker.digest(), precision]), self.k, training.experiment.timed)
