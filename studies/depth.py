@@ -31,6 +31,8 @@ TITLES = {
 }
 MARGIN = 0.05
 
+Done = dict[str, dict[int, Outcome]]  # arm -> seed -> outcome
+
 
 def options(parser: ArgumentParser) -> None:
     """Options of this study."""
@@ -110,41 +112,56 @@ def report(study: Study, chosen: Namespace) -> str:
     """The part of the page that this program writes."""
     found = study.outcomes()
     arms = [arm for arm in TITLES if arm == START or arm in chosen.arms]
-    done = {arm: [found[name] for seed in chosen.seeds if (name := named(arm, seed)) in found] for arm in arms}
+    done = {
+        arm: {seed: found[name] for seed in chosen.seeds if (name := named(arm, seed)) in found} for arm in arms
+    }
     return "\n".join([states(done), "", tests(done)])
 
 
-def states(done: dict[str, list[Outcome]]) -> str:
+def states(done: Done) -> str:
     """The table of arms: dev measures (means over seeds), passages that training read, and seconds."""
     lines = []
-    for arm, seeds in done.items():
-        of_seeds = [[one.mean("dev", STATE, measure) or 0.0 for one in seeds] for measure in MEASURES]
-        cells = [f"{sum(of) / len(of):.4f}" if of else "not run" for of in of_seeds]
+    for arm, of_seeds in done.items():
+        seeds = [*of_seeds.values()]
+        values = [[one.mean("dev", STATE, measure) or 0.0 for one in seeds] for measure in MEASURES]
+        cells = [f"{sum(of) / len(of):.4f}" if of else "not run" for of in values]
         seconds = [one.seconds.get("train", 0.0) for one in seeds]
         lines.append([TITLES[arm], str(len(seeds)), *cells, f"{sum(seconds) / max(1, len(seconds)):.0f}"])
-    if start := done[START]:
+    if start := [*done[START].values()]:
         cells = [f"{start[0].mean('dev', 'untrained', measure) or 0:.4f}" for measure in MEASURES]
         lines.insert(0, ["untrained", "", *cells, ""])
     return table(["dev", "seeds", *MEASURES, "seconds of training"], lines)
 
 
-def tests(done: dict[str, list[Outcome]]) -> str:
-    """Tests of each arm against in-batch training on as many more tokens, Holm-corrected over the table."""
+def tests(done: Done) -> str:
+    """Tests of each arm against more in-batch training and against the start, Holm-corrected over the table.
+
+    Both sides have the same seeds.
+    """
     lines: list[list[str]] = []
     found: list[float] = []
-    for arm in done:
-        if arm in (START, CONTROL) or not done[arm] or len(done[arm]) != len(done.get(CONTROL, [])):
-            continue
-        cells = []
-        for measure in MEASURES[:2]:
-            x, y = (averaged(done[one], measure) for one in (arm, CONTROL))
-            one = paired(x, y)
-            cells.append(f"{difference(one)}, p {{{len(found)}:.2g}}")
-            found.append(one["p"])
-        lines.append([f"{TITLES[arm]} − {TITLES[CONTROL]}", *cells])
+    for other in (CONTROL, START):
+        for arm in (arm for arm in done if arm not in (CONTROL, START)):
+            shared = [seed for seed in done[arm] if seed in done.get(other, {})]
+            if not shared:
+                continue
+            pairs = [(done[arm][seed], done[other][seed]) for seed in shared]
+            cells = [", ".join(f"{gain(*pair):+.4f}" for pair in pairs)]
+            for measure in MEASURES[:2]:
+                one = paired(*(averaged(side, measure) for side in zip(*pairs, strict=True)))
+                cells.append(f"{difference(one)}, p {{{len(found)}:.2g}}")
+                found.append(one["p"])
+            lines.append([f"{TITLES[arm]} − {TITLES[other]}", ", ".join(map(str, shared)), *cells])
     corrected = holm(found)
-    rows = [[title, *(cell.format(*corrected) for cell in cells)] for title, *cells in lines]
-    return table(["dev, values of a query averaged over seeds", *MEASURES[:2]], rows)
+    rows = [[title, seeds, *(cell.format(*corrected) for cell in cells)] for title, seeds, *cells in lines]
+    names = ["dev, values of a query averaged over seeds", "seeds", f"{MEASURES[0]} by seed", *MEASURES[:2]]
+    return table(names, rows)
+
+
+def gain(one: Outcome, other: Outcome) -> float:
+    """The difference of the first measure on dev."""
+    a, b = (each.mean("dev", STATE, MEASURES[0]) or 0.0 for each in (one, other))
+    return a - b
 
 
 def averaged(seeds: Sequence[Outcome], measure: str) -> Values:
