@@ -103,6 +103,18 @@ def test_every_kind_of_file_gives_one_collection(tmp_path, name, data):
     assert c.digest == imported(write(tmp_path / "x" / "train.jsonl", jsonl(ROWS)).parent, tmp_path / "d").digest
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_line_breaks_within_a_text_of_csv_stay_as_they_are(tmp_path, end):
+    texts = ["one\r\ntwo\r\n", "one\ntwo", "one\rtwo", "\r\n\r\nend"]
+    rows = [{"anchor": f"which {i}", "positive": text} for i, text in enumerate(texts)]
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator=end, quoting=csv.QUOTE_ALL)
+    writer.writerows([rows[0].keys(), *(row.values() for row in rows)])
+    c = imported(write(tmp_path / "train.csv", stream.getvalue()), tmp_path / "c")
+    assert list(c.texts) == texts
+    assert c.digest == imported(write(tmp_path / "train.jsonl", jsonl(rows)), tmp_path / "d").digest
+
+
 def test_parquet_and_what_datasets_saves_give_the_same(tmp_path):
     expected = imported(write(tmp_path / "data.jsonl", jsonl(ROWS)), tmp_path / "c").digest
     parquet(tmp_path / "data.parquet", ROWS)

@@ -117,15 +117,19 @@ def read_blocks(path: Path) -> Iterator[tuple[int, bytes]]:
         yield line, _begun(path, block) if line == 1 else block
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+def read_lines(path: Path, *, keep_cr: bool = False) -> Iterator[tuple[int, str]]:
     """Each line of a file with its number (from 1), without the line break.
 
     Lines are decoded together if nothing is wrong with any of them. Else each is decoded by itself, to name the
     line with the fault.
+
+    Parameters
+    ----------
+    keep_cr : leave the CR of a CRLF at the end of the line, for it may stand within a text.
     """
     for number, block in read_blocks(path):
-        lines = _decoded(block)
-        yield from _each_line(path, block, number) if lines is None else enumerate(lines, number)
+        lines = _decoded(block, keep_cr)
+        yield from _each_line(path, block, number, keep_cr) if lines is None else enumerate(lines, number)
 
 
 def _begun(path: Path, block: bytes) -> bytes:
@@ -137,9 +141,9 @@ def _begun(path: Path, block: bytes) -> bytes:
     return block.removeprefix(BOM)
 
 
-def _decoded(block: bytes) -> list[str] | None:
+def _decoded(block: bytes, keep_cr: bool) -> list[str] | None:
     """The lines of a block; None if they must be looked at one by one."""
-    if b"\0" in block or b"\r" in block:
+    if b"\0" in block or (b"\r" in block and not keep_cr):
         return None
     try:
         return block.decode().split("\n")
@@ -147,9 +151,9 @@ def _decoded(block: bytes) -> list[str] | None:
         return None
 
 
-def _each_line(path: Path, block: bytes, first: int) -> Iterator[tuple[int, str]]:
+def _each_line(path: Path, block: bytes, first: int, keep_cr: bool = False) -> Iterator[tuple[int, str]]:
     for number, data in enumerate(block.split(b"\n"), start=first):
-        if data.endswith(b"\r"):
+        if data.endswith(b"\r") and not keep_cr:
             data = data[:-1]
         if b"\0" in data:
             at = data.index(b"\0") + 1

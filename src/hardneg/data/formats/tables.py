@@ -88,7 +88,7 @@ def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
 
     def texts() -> Iterator[str]:
         nonlocal at
-        for line, text in read_lines(path):
+        for line, text in read_lines(path, keep_cr=True):  # a text in quotes may hold CRLF
             at = line
             if line != named:
                 yield text + "\n"
