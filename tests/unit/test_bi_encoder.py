@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModel
+from transformers import AutoModel, AutoTokenizer
 
+from hardneg.data.tokens import token_batch
+from hardneg.errors import InputError
 from hardneg.models.loading import load_encoder
 from hardneg.process import hardware
 from hardneg.process.hardware import best_precision, warn_if_emulated
@@ -38,6 +40,17 @@ def test_vectors_equal_plain_transformers(folders, family, pooling, tmp_path):
     expected = plain_vectors(AutoModel.from_pretrained(folders[family]).eval(), tokens, pooling)
     close(embed(encoder, "passage", tmp_path), expected.numpy())
     assert encoder.encode(tokens, "passage").requires_grad
+
+
+def test_a_token_without_an_embedding_is_the_models_fault(copied):
+    tokenizer = AutoTokenizer.from_pretrained(copied)
+    tokenizer.add_tokens(["unheard-of"])
+    tokenizer.save_pretrained(copied)
+    encoder = load_encoder(str(copied))
+    tokens = token_batch(["unheard-of"], [], encoder.template("query"), encoder.tokenizer("query"))
+    size = encoder.tower("query").transformer.config.vocab_size
+    with pytest.raises(InputError, match=f"BAD_MODEL: the tokenizer gives the token id {size}, and the model has"):
+        encoder.encode(tokens, "query")
 
 
 def test_encode_pair_equals_encoding_apart(bert, tmp_path):

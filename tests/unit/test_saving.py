@@ -53,6 +53,20 @@ def test_sentence_transformers_gives_the_same(folders, family, variant, tmp_path
     assert example in (tmp_path / "model/README.md").read_text()
 
 
+def test_a_tokenizer_that_cuts_or_pads_at_the_left_is_saved_as_it_is_read(
+    copied, tmp_path, sentence_transformers, caplog
+):
+    file = copied / "tokenizer_config.json"
+    sides = {"truncation_side": "left", "padding_side": "left"}
+    file.write_text(json.dumps(json.loads(file.read_text()) | sides))
+    encoder = load_encoder(str(copied), pooling="mean", passage_length=12, query_length=12)
+    assert "cuts long texts at their beginning; here they are cut at their end" in caplog.text
+    save_encoder(encoder, tmp_path / "model")
+    theirs = sentence_transformers.SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    strings = documented(encoder.settings, theirs.tokenizer)
+    close(theirs.encode_document(strings), embed(encoder, "passage", tmp_path))
+
+
 def test_untied_towers_are_two_directories(bert, roberta, tmp_path, sentence_transformers):
     encoder = load_encoder(str(bert), str(roberta), pooling="mean", passage_length=40)
     save_encoder(encoder, tmp_path / "model")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import inspect
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -45,6 +46,8 @@ from hardneg.storage.disk import foreign
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+log = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -117,11 +120,16 @@ class Tower(nn.Module):
 
         Raises
         ------
-        InputError : a sequence has no token: its text is empty, and the tokenizer has no special tokens.
+        InputError : a sequence has no token: its text is empty, and the tokenizer has no special tokens. Or a
+            token has no embedding.
         """
         if not tokens.lengths.all():
             what = "a text has no token: it is empty, and the tokenizer puts no special tokens around it"
             raise InputError("NO_TOKENS", what, "remove it, or set a prompt")
+        size = getattr(self.transformer.config, "vocab_size", None)
+        if size is not None and (top := int(tokens.ids.max())) >= size:
+            what = f"the tokenizer gives the token id {top}, and the model has embeddings for ids below {size}"
+            raise InputError("BAD_MODEL", what, "get the tokenizer of this model, or resize its embeddings")
         device, order = self.transformer.device, np.argsort(-tokens.lengths, kind="stable")
         sorted_tokens = tokens.take(order)
         layout = lay_out(sorted_tokens.lengths, device)
@@ -138,7 +146,7 @@ class Tower(nn.Module):
     def save(self, draft: Draft, inside: str = "") -> None:
         """Write transformer and tokenizer as a Hugging Face folder, without the head.
 
-        A tokenizer without a padding token gets the one that ends a text, because sentence-transformers pads.
+        The tokenizer reads texts as :class:`Tower` does, also where texts are padded (see :func:`as_read`).
 
         Parameters
         ----------
@@ -146,15 +154,22 @@ class Tower(nn.Module):
         """
         with quiet(), foreign((draft / f"{inside}config.json").parent) as folder:
             self.transformer.save_pretrained(folder)
-            padding(self.pretrained_tokenizer).save_pretrained(folder)
+            as_read(self.pretrained_tokenizer).save_pretrained(folder)
 
 
-def padding(tokenizer: Any) -> Any:
-    """The tokenizer, or a copy of it that pads with the token at the end of a text, if it has no padding token."""
-    if tokenizer.pad_token is not None or tokenizer.eos_token is None:
+def as_read(tokenizer: Any) -> Any:
+    """The tokenizer, or a copy of it, that cuts and pads texts at their ends, and has a padding token if it can.
+
+    A tower cuts texts at their ends and never pads. sentence-transformers pads, so a tokenizer without a padding
+    token gets the one that ends a text.
+    """
+    padless = tokenizer.pad_token is None and tokenizer.eos_token is not None
+    if not padless and tokenizer.padding_side == tokenizer.truncation_side == "right":
         return tokenizer
     other = copy.deepcopy(tokenizer)
-    other.pad_token = other.eos_token
+    other.padding_side = other.truncation_side = "right"
+    if padless:
+        other.pad_token = other.eos_token
     return other
 
 
@@ -175,7 +190,10 @@ def read_tower(folder: Path, source: ModelSource, *, recalled: Path | None = Non
         return Tower(aligned(known.transformer), known.tokenizer), known.unused
     transformer, unused = read_transformer(folder, source)
     aligned(transformer)
-    tower = Tower(transformer, read_tokenizer(folder), code=check_code(folder))
+    tokenizer = read_tokenizer(folder)
+    if tokenizer.truncation_side != "right":
+        log.warning("%s: its tokenizer cuts long texts at their beginning; here they are cut at their end", folder)
+    tower = Tower(transformer, tokenizer, code=check_code(folder))
     if recalled is not None:
         remember(folder, tower.transformer, tower.pretrained_tokenizer, source, recalled)
     return tower, unused
