@@ -10,7 +10,7 @@ from typing import Any
 
 from numba import config, njit
 
-if config.DISABLE_JIT:
+if getattr(config, "DISABLE_JIT", 0):  # set from the environment
     raise ImportError("NUMBA_DISABLE_JIT is set")
 
 
