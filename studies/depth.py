@@ -119,7 +119,7 @@ def report(study: Study, chosen: Namespace) -> str:
 
 
 def states(done: Done) -> str:
-    """The table of arms: dev measures (means over seeds), passages that training read, and seconds."""
+    """The table of arms: dev measures (means over seeds), and seconds of training."""
     lines = []
     for arm, of_seeds in done.items():
         seeds = [*of_seeds.values()]

@@ -32,6 +32,18 @@ def test_the_loop_adds_up_exactly(shape, threads, monkeypatch):
         assert not out[:, n:].any()
 
 
+def test_the_loop_has_the_threads_that_torch_was_given(monkeypatch):
+    told, before = [], torch.get_num_threads()
+    monkeypatch.setattr(byte_loop, "multiply_in_loop", lambda *asked, threads: told.append(threads))
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            multiply(torch.zeros(1, 4, dtype=torch.int8), torch.zeros(9, 4, dtype=torch.int8), torch.zeros(1, 9))
+    finally:
+        torch.set_num_threads(before)
+    assert told == [1, 3]
+
+
 def test_an_error_of_a_thread_is_raised(monkeypatch):
     monkeypatch.setattr(byte_loop, "LEAST", 1)
     monkeypatch.setattr(byte_loop, "_multiply", lambda *piece: 1 / 0)

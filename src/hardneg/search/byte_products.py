@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from hardneg.process.cpu import multiplies_bytes
-from hardneg.process.threads import usable_threads
 
 FEW = 64  # up to so many queries, reading the passages takes the time, not multiplying them
 LOOPED = 4  # the same for the loop, on processors without instructions for bytes
@@ -40,7 +39,7 @@ def multiply(queries: Tensor, passages: Tensor, out: Tensor) -> None:
     """Write the products of ``queries`` [Q, dim] and ``passages`` [n, dim], both int8, to ``out`` [Q, n] int32."""
     way = loop() if len(queries) <= LOOPED_ROWS or not multiplies_bytes() else None
     if way:
-        way.multiply_in_loop(queries.numpy(), passages.numpy(), out.numpy(), threads=usable_threads())
+        way.multiply_in_loop(queries.numpy(), passages.numpy(), out.numpy(), threads=torch.get_num_threads())
     else:
         torch._int_mm(queries, passages.T, out=out)
 
