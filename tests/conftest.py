@@ -1,6 +1,7 @@
 """Shared fixtures: where the real collections are, and the command line in this process."""
 
 import copy
+import gc
 import logging
 import os
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import collector
 import unflushed.sitecustomize
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -26,6 +28,17 @@ ALONE = os.environ.get("HARDNEG_TEST_SHARED") == "0"  # behave as if the real co
 SHARED = Path(os.devnull if ALONE else Path(__file__).resolve().parents[2] / "shared" / "data")
 PRECISIONS = ("float32", "bfloat16")
 SMALL = 8 << 20  # bytes
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Collect no garbage while tests are collected, and then pass over all that is there."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        collector.rest()
+        gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -10,7 +10,6 @@ The server has one thread and calculates nothing, so nothing is lost in a fork.
 """
 
 import atexit
-import gc
 import importlib
 import json
 import os
@@ -23,6 +22,8 @@ import sys
 import threading
 import types
 from pathlib import Path
+
+import collector
 
 # Variables that are read only when they are needed. A module may read any other variable at import.
 LATE = {
@@ -174,8 +175,7 @@ def serve(control):
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the forked processes and for the test runner
     waiting = selectors.DefaultSelector()
     waiting.register(control, selectors.EVENT_READ)
-    gc.collect()
-    gc.freeze()  # keeps memory shared with forks, since untouched pages are not copied
+    collector.rest()
     while True:
         for key, _ in waiting.select():
             if key.fileobj is not control:

@@ -14,6 +14,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import collector
 from faults.injected import TELEMETRY
 from hardneg.training.checkpoint import checkpoints
 
@@ -47,6 +48,7 @@ def child(arguments, folder, fatal, number, journal):
     Operations outside of the folder, and in the user's cache, do not count, because not every run makes them: for
     example, the first process that imports a module writes its bytecode.
     """
+    collector.rest(collect=False)
     os.environ["HARDNEG_CACHE"] = str(folder / "user")
     os.dup2(os.open(folder / "stderr.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
