@@ -14,6 +14,7 @@ from hardneg.errors import InputError, SettingsError
 from hardneg.keyed_random import hash64, key
 from hardneg.negatives.external_lists import RowLists, batch, find, pool_of_lists, sequence_hashes, with_first
 from hardneg.negatives.pool import SOURCES, check_pool
+from hardneg.negatives.scores import StoredScores
 from hardneg.records import Positives
 from worlds.tiny_world import one_thread, tiny_model  # noqa: F401
 
@@ -298,6 +299,37 @@ def test_scores_that_come_with_negatives_are_a_teachers(tmp_path):
     assert run(["import", str(place), "--to", str(tmp_path / "c"), "--negatives", str(tmp_path / "pool")]) == 0
     pool = hn.load_pool(tmp_path / "pool")
     assert (pool.ranker_scores.tolist(), pool.positive_scores.tolist()) == ([0.5], [9, 8])
+
+
+@pytest.fixture
+def half_scored(tmp_path):
+    """A collection of two queries, and a pool from a file with scores that has the first alone.
+
+    The file names a positive by its text. The judged passage is the second one that has it.
+    """
+    texts = [("p1", "T", "right"), ("p2", "U", "right"), ("p3", "", "left"), ("p4", "", "wrong")]
+    judged = {"train": {"q": ["p2"], "r": ["p3"]}}
+    collection = Collection.from_lists(texts, {"q": "which way", "r": "the other way"}, judged)
+    rows = [{"query": "which way", "pos": ["right"], "neg": ["wrong"], "pos_scores": [9], "neg_scores": [0.5]}]
+    file = written(tmp_path, rows, "scored.jsonl")
+    hn.mine(collection, None, tmp_path / "half", sources=["file"], file=file, cache=tmp_path / "cache")
+    return collection, tmp_path / "half"
+
+
+def test_a_positive_has_the_score_of_its_text_whichever_passage_has_it(half_scored):
+    pool = hn.load_pool(half_scored[1])
+    assert pool.positive_scores[:1].tolist() == [9]
+    assert np.isnan(pool.positive_scores[1:]).all()  # of r, which the file has not
+
+
+def test_scores_are_of_use_though_a_query_without_negatives_has_none(half_scored, tmp_path):
+    collection, place = half_scored
+    pool = hn.load_pool(place)
+    stored = StoredScores(pool)(pool.query_rows[[0, 0]], np.array([1, 3], np.int32))
+    assert stored.tolist() == [9, 0.5]
+    counts = hn.export_pool(place, collection, tmp_path / "out.jsonl", format="sentence-transformers")
+    assert (counts["rows"], counts["left_out"]) == (1, 1)
+    assert json.loads((tmp_path / "out.jsonl").read_text())["label"] == [9, 0.5]
 
 
 @pytest.mark.parametrize("format", ["sentence-transformers", "flagembedding"])

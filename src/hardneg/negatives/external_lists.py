@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hardneg.data.collection import Collection
 from hardneg.data.formats.negative_lists import IdList, TokenList
@@ -37,12 +38,13 @@ class RowLists(NamedTuple):
 
 
 class Taught(NamedTuple):
-    """A teacher's scores of positives, and the name of the teacher."""
+    """A teacher's scores of positives, the name of the teacher, and the collection's keys of equal texts."""
 
     teacher: str
     query_rows: Int32  # [m]
     passage_rows: Int32  # [m]
     scores: Float32  # [m]
+    text_keys: UInt64  # [n_passages], equal for equal texts
 
 
 def pool_of_lists(
@@ -83,16 +85,37 @@ def pool_of_lists(
 
 
 def positive_scores(positives: Positives, taught: Taught) -> Float32:
-    """A teacher's score of each positive; NaN for a positive that the teacher did not score."""
-    ours = positives.query_rows[owners(positives.offsets)].astype(np.int64) << 31 | positives.passage_rows
-    theirs = taught.query_rows.astype(np.int64) << 31 | taught.passage_rows
-    order = np.argsort(theirs, kind="stable")
-    place = np.minimum(np.searchsorted(theirs, ours, sorter=order), max(len(theirs) - 1, 0))
-    scores = np.full(len(ours), np.nan, np.float32)
-    if len(theirs):
-        found = theirs[order[place]] == ours
-        scores[found] = taught.scores[order[place[found]]]
-    return scores
+    """A teacher's score of each positive; NaN for a positive that the teacher did not score.
+
+    A text names the first of the passages that have it. So a positive that is another one of them has the score
+    that was given for the first.
+    """
+    ours, theirs = positives.query_rows[owners(positives.offsets)], taught.query_rows
+    n = len(ours)
+    both = np.concatenate([positives.passage_rows, taught.passage_rows])
+    copies = np.unique(taught.text_keys[both], return_inverse=True)[1]
+    scores = _looked_up(ours, copies[:n], theirs, copies[n:], taught.scores)
+    own = _looked_up(ours, positives.passage_rows, theirs, taught.passage_rows, taught.scores)
+    return np.where(np.isnan(own), scores, own)
+
+
+def _looked_up(
+    query_rows: Int32,
+    passages: NDArray[np.integer],
+    table_queries: Int32,
+    table_passages: NDArray[np.integer],
+    values: Float32,
+) -> Float32:
+    """The first value [n] that a table [m] has for each pair of a query and a passage; NaN where it has none."""
+    wanted = query_rows.astype(np.int64) << 31 | passages
+    table = table_queries.astype(np.int64) << 31 | table_passages
+    found = np.full(len(wanted), np.nan, np.float32)
+    if len(table):
+        order = np.argsort(table, kind="stable")
+        place = np.minimum(np.searchsorted(table, wanted, sorter=order), len(table) - 1)
+        there = table[order[place]] == wanted
+        found[there] = values[order[place[there]]]
+    return found
 
 
 # ---------------------------------------------------------------- by passage ids
@@ -145,7 +168,7 @@ def pool_of_texts(
     owner = np.repeat(query_rows, [len(one.positives) for one in given])
     found = (of_positives >= 0) & (owner >= 0)
     scores = np.array([score for one in given for score in one.positive_scores], np.float32)
-    taught = Taught(teacher, owner[found], of_positives[found], scores[found])
+    taught = Taught(teacher, owner[found], of_positives[found], scores[found], collection.text_keys)
     flat = np.array([score for one in given for score in one.negative_scores], np.float32)
     return pool_of_lists(RowLists(query_rows, lengths, rows, flat), positives, digest, taught)
 

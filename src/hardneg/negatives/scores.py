@@ -146,16 +146,19 @@ def within(pool: NegativePool, filters: Filters) -> NegativePool:
 def lowest_positive(pool: NegativePool) -> Float32:
     """The lowest score [Q] of each query's positives by the pool's ranker; 0 for a query without positives.
 
+    A query without negatives has nothing to compare, so its positives need no score; without one, it has NaN.
+
     Raises
     ------
-    NumericError : a positive has no score.
+    NumericError : a query has a negative, and a positive without a score.
     """
     assert pool.positive_scores is not None, "the pool has no scores"
     lowest, some = np.zeros(len(pool), np.float32), spans(pool.positive_offsets) > 0
     if some.any():
         lowest[some] = np.minimum.reduceat(pool.positive_scores, pool.positive_offsets[:-1][some])
-    if np.isnan(lowest).any():
-        what = f"{np.count_nonzero(np.isnan(lowest))} queries have a positive without a score"
+    lacking = np.isnan(lowest) & (spans(pool.offsets) > 0)
+    if lacking.any():
+        what = f"{np.count_nonzero(lacking)} queries have a positive without a score"
         raise NumericError("BAD_SCORE", what, "score the pool again: hardneg score")
     return lowest
 
@@ -165,11 +168,11 @@ class StoredScores:
 
     Parameters
     ----------
-    pool : a pool in which a ranker scored all entries and all positives.
+    pool : a pool in which a ranker scored all entries and the positives of all queries that have an entry.
 
     Raises
     ------
-    NumericError : a positive has no score.
+    NumericError : a positive of such a query has no score.
     """
 
     def __init__(self, pool: NegativePool) -> None:

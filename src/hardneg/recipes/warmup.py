@@ -115,8 +115,8 @@ class Warmup(GroupSettings):
 
     @property
     def unscored(self) -> bool:
-        """Whether training has negatives besides a given pool's: a mixture does not mine from ``file`` alone."""
-        return any(self.mined(episode) != ["file"] for episode in range(1, len(self.mixtures) + 1))
+        """Whether training draws negatives besides a given pool's: a mixture mines from more than ``file``."""
+        return any(self.mined(episode) not in ([], ["file"]) for episode in range(1, len(self.mixtures) + 1))
 
     def drawn(self, episode: int) -> int:
         """The number of mined negatives that a query has in each step."""
