@@ -210,6 +210,17 @@ def test_training_that_changed_nothing_was_too_short():
     assert verdict(told).advice[0] == "Train longer: on dev, no state differs from the untrained model."
 
 
+def test_the_untrained_model_is_not_compared_with_itself():
+    """It was kept: that nothing was better on dev is known, and no more queries would tell more."""
+    dev = {"untrained": 0.5, "iteration-1": 0.25, "last": 0.125}
+    kept = {"state": "untrained", "measure": "RR@10", "of": dev}
+    found = verdict(results(comparison(0.0, 1.0), comparison(-0.1, 0.01, against="bm25"), kept=kept), queries=16)
+    told = "On dev, no state of training was better than the untrained one (RR@10 0.500, the last state 0.125)"
+    assert found.sentence == f"{told}, so the final model is the untrained one."
+    assert "BM25" in found.details[0]
+    assert not any("more queries" in line for line in found.advice)
+
+
 def test_only_an_experiment_with_negatives_is_sent_to_the_audit():
     told = results(comparison(0.1, 0.01))
     assert "hardneg audit" in verdict(told).advice[-1]

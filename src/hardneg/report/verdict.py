@@ -83,7 +83,13 @@ def verdict(
     others = [row for row in first[1:] if in_batch is None or row["b"] != in_batch.row["b"]]
     named = {} if in_batch is None else {in_batch.row["b"]: in_batch.name}
     rows = [first[0], *[row for row in beside if row["b"] != first[0]["b"]], *others]
-    told = [_sentence(row, results[split], split_of(split, dev_passages), who, named) for row in rows]
+    kept = results.get("kept", {})
+    told = [
+        _of_untrained(kept, who)
+        if is_same(row, kept)
+        else _sentence(row, results[split], split_of(split, dev_passages), who, named)
+        for row in rows
+    ]
     advice = [*_of_in_batch(in_batch), *_advice(results, first, queries, dev_passages, momentum_from)]
     if mined or not advice:
         advice.append(AUDIT if mined else MINE)
@@ -137,6 +143,20 @@ def _sentence(
     return f"On {split}, {who} {word} {other}: {values} ({_difference(row)})."
 
 
+def is_same(row: Mapping[str, Any], kept: Mapping[str, Any]) -> bool:
+    """Whether a test compares the untrained model with itself, because no state of training was better on dev."""
+    return kept.get("state") == row["b"] == UNTRAINED and row["difference"] == 0
+
+
+def _of_untrained(kept: Mapping[str, Any], who: str) -> str:
+    """The sentence in place of a test of the untrained model against itself."""
+    dev = dict(kept.get("of", {}))
+    shown = ""
+    if {UNTRAINED, LAST} <= set(dev):
+        shown = f" ({kept.get('measure', 'score')} {dev[UNTRAINED]:.3f}, the last state {dev[LAST]:.3f})"
+    return f"On dev, no state of training was better than the untrained one{shown}, so {who} is the untrained one."
+
+
 def _difference(row: Mapping[str, Any]) -> str:
     low, high = row["interval"]
     p = corrected(row)
@@ -172,7 +192,8 @@ def _advice(
     """What to do next, the most useful first."""
     kept = results.get("kept", {})
     found = [*_of_training(rows, kept), *_of_baseline(results, rows), *_of_choice(results, kept)]
-    if queries is not None and queries < FEW_QUERIES and _kind(rows[0]) == "unsure":
+    unsure = _kind(rows[0]) == "unsure" and not is_same(rows[0], kept)
+    if queries is not None and queries < FEW_QUERIES and unsure:
         found.append(f"Measure on more queries: with {queries:,}, only large differences can be told from chance.")
     if dev_passages and results.get("compared_on") == "dev":
         found.append(
