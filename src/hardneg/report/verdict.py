@@ -145,7 +145,7 @@ def _sentence(
 
 def is_same(row: Mapping[str, Any], kept: Mapping[str, Any]) -> bool:
     """Whether a test compares the untrained model with itself, because no state of training was better on dev."""
-    return kept.get("state") == row["b"] == UNTRAINED and row["difference"] == 0
+    return bool(kept.get("state") == row["b"] == UNTRAINED and row["difference"] == 0)
 
 
 def _of_untrained(kept: Mapping[str, Any], who: str) -> str:
