@@ -1,6 +1,7 @@
 """BM25 in other languages: analysers by language, which decide an index's identity; English stays as it was."""
 
 import sys
+import unicodedata
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import Stemmer
 
 import hardneg as hn
 from hardneg.data.collection import Collection
+from hardneg.data.examination import looks_like
 from hardneg.data.importing import import_collection
 from hardneg.data.languages import LANGUAGES, STEMMED, language_named
 from hardneg.errors import SettingsError
@@ -43,6 +45,24 @@ def test_words_keep_their_marks_and_spellings_are_one():
     assert terms_of("german", "Die Häuser und das Haus") == ["haus"]
     assert terms_of("french", "les chevaux du cheval") == ["cheval"]
     assert terms_of("plain", "les chevaux du cheval") == ["les", "chevaux", "du", "cheval"]
+
+
+@pytest.mark.parametrize("language", [name for name in LANGUAGES if not name.endswith("-words")])
+def test_composed_and_decomposed_letters_are_the_same(language):
+    text = "naïve Öffnung résumé가데 ガ Ёж İzmir"
+    composed, decomposed = (unicodedata.normalize(form, text) for form in ("NFC", "NFD"))
+    assert composed != decomposed
+    assert terms_of(language, composed) == terms_of(language, decomposed)
+
+
+def test_turkish_letters_in_lower_case():
+    assert terms_of("turkish", "İstanbul") == terms_of("turkish", "istanbul") == ["istanbul"]
+    assert terms_of("turkish", "ISPARTA") == terms_of("turkish", "Isparta") == terms_of("turkish", "ısparta")
+    assert terms_of("turkish", "DAHİ VE ile") == []  # stop words
+
+
+def test_decomposed_korean_is_recognised(tmp_path):
+    assert looks_like(built([unicodedata.normalize("NFD", "데이터베이스 검색")], tmp_path / "c")) == "korean"
 
 
 def test_scripts_without_blanks_become_pairs_of_characters():
@@ -85,9 +105,9 @@ def test_a_language_is_part_of_a_collection_and_of_an_index(tmp_path):
     assert len(list((tmp_path / "cache" / "bm25").iterdir())) == 3
 
 
-def test_english_is_as_it_was():
-    # or all indexes would be built again
-    assert [*facts_of("english")] == ["stopwords", "stemmer", "bm25s", "PyStemmer"]
+def test_the_identity_of_english():
+    # what changes it builds all indexes again
+    assert [*facts_of("english")] == ["stopwords", "stemmer", "form", "bm25s", "PyStemmer"]
     assert (facts_of("english")["stopwords"], facts_of("english")["stemmer"]) == ("english", "english")
     assert terms_of("english", "The RUNNING of trees and café a1 x") == ["run", "tree", "café", "a1"]
 
@@ -168,7 +188,7 @@ def test_the_command_searches_a_file_in_another_language(hardneg, tmp_path, lang
     assert (status, out) == (
         0,
         f"query: {query}\n  nothing found: no passage has a word of the query. "
-        "If the texts are not English, name their language with --language\n",
+        "BM25 reads English unless --language, or the collection, names a language\n",
     )
 
 

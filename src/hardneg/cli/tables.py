@@ -221,7 +221,9 @@ def estimate_text(plan: Mapping[str, Any]) -> str:
 # ---------------------------------------------------------------- texts
 
 
-NO_WORD = "no passage has a word of the query. If the texts are not English, name their language with --language"
+NO_WORD = (
+    "no passage has a word of the query. BM25 reads English unless --language, or the collection, names a language"
+)
 
 
 def hits_text(query: str, hits: Sequence[Mapping[str, Any]], *, bm25: bool = False) -> str:

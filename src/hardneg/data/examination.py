@@ -8,6 +8,7 @@ compared if there are at most :data:`MOST_QUERIES`, else a sample of so many.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -184,6 +185,7 @@ def quantiles(values: Sequence[int]) -> dict[str, int]:
 def looks_like(collection: Collection) -> str:
     """The language of a sample of the passages, told by letters or stop words; empty if it is not known."""
     text = " ".join(collection.texts.take(draw(collection.n_passages, LOOKED_AT)))[: 1 << 20]
+    text = unicodedata.normalize("NFC", text)  # decomposed, Korean has none of its letters
     letters = sum(character.isalpha() for character in text)
     for language, pattern in SCRIPTS.items():
         if letters and len(re.findall(pattern, text)) > SHARE * letters:

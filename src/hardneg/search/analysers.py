@@ -1,15 +1,17 @@
 """Analysers: how BM25 makes terms of a text, by language. All that decides terms is in an index's identity.
 
-English is analysed as it always was: words of two characters or more, English stop words, Snowball's stems.
-Other languages with blanks between words have their own stop words, where bm25s has a list, and stems. Chinese,
-Japanese, Korean and Thai become pairs of neighbouring characters, as in Lucene's CJKAnalyzer, or the words that
-jieba or fugashi find. Porter, "Snowball: A language for stemming algorithms", 2001.
+English has words of two characters or more, English stop words, and Snowball's stems. Other languages with blanks
+between words have their own stop words, where bm25s has a list, and stems. Chinese, Japanese, Korean and Thai
+become pairs of neighbouring characters, as in Lucene's CJKAnalyzer, or the words that jieba or fugashi find. A
+letter and its mark are one character (NFC), however they are written. Porter, "Snowball: A language for stemming
+algorithms", 2001.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
+import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -25,6 +27,8 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "japanese-words": ("fugashi", "unidic-lite"),
 }
 NO_CONTENT = frozenset({"助詞", "助動詞", "補助記号", "記号", "空白"})  # particles, auxiliaries, marks, blanks
+TURKISH = "turkish"
+ENGLISH_WORDS = re.compile(r"\b\w\w+\b")
 # No term begins with a mark, for a mark without a letter, such as an emoji's variation selector, is of no word.
 WORDS = regex.compile(r"[\w--\p{M}]\w+", regex.V1)
 UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}ー"
@@ -38,9 +42,9 @@ def facts_of(language: str) -> dict[str, str]:
     """What decides the terms of a language, with the versions of the packages, for an index's identity."""
     facts = {name: version(name) for name in ("bm25s", "PyStemmer")}
     if language == ENGLISH:
-        return {"stopwords": ENGLISH, "stemmer": ENGLISH, **facts}
+        return {"stopwords": ENGLISH, "stemmer": ENGLISH, "form": "NFC", **facts}
     facts |= {name: _installed(name, language) for name in PACKAGES.get(language, ())}
-    return {"language": language, "analyser": "2", **facts}
+    return {"language": language, "analyser": "3" if language == TURKISH else "2", **facts}
 
 
 def tokenizer_of(language: str) -> Any:
@@ -55,8 +59,13 @@ def tokenizer_of(language: str) -> Any:
     if language == ENGLISH:
         import Stemmer
 
-        return Tokenizer(stopwords="english", stemmer=Stemmer.Stemmer("english"))
-    return Tokenizer(stopwords=stopwords_of(language), stemmer=_stemmer(language), splitter=splitter_of(language))
+        return Tokenizer(stopwords="english", stemmer=Stemmer.Stemmer("english"), splitter=english_words)
+    return Tokenizer(
+        lower=language != TURKISH,  # its splitter does
+        stopwords=stopwords_of(language),
+        stemmer=_stemmer(language),
+        splitter=splitter_of(language),
+    )
 
 
 def stopwords_of(language: str) -> list[str]:
@@ -82,7 +91,9 @@ def _stemmer(language: str) -> Any:
 
 
 def splitter_of(language: str) -> Split:
-    """The function that splits a text in lower case into words, or into pairs of characters."""
+    """The function that splits a text in lower case (Turkish: any) into words, or pairs of characters."""
+    if language == TURKISH:
+        return turkish_words
     if language in BIGRAMS:
         return bigrams
     if language == "chinese-words":
@@ -91,6 +102,16 @@ def splitter_of(language: str) -> Split:
         return _japanese()
     assert language in STEMMED or language == PLAIN, language
     return words
+
+
+def english_words(text: str) -> list[str]:
+    """The words of two characters or more; other signs, and marks that belong to no letter, part words."""
+    return ENGLISH_WORDS.findall(unicodedata.normalize("NFC", text))
+
+
+def turkish_words(text: str) -> list[str]:
+    """The words of :func:`words` in lower case as Turkish has it: I becomes ı, and İ becomes i."""
+    return words(unicodedata.normalize("NFC", text).replace("İ", "i").replace("I", "ı").lower())
 
 
 def words(text: str) -> list[str]:
