@@ -83,7 +83,8 @@ def json_kind(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return "null" if value is None else "a truth value"
     names = {dict: "an object", list: "a list", str: "a text", int: "a number", float: "a number"}
-    return names.get(type(value), f"of the type {type(value).__name__}")
+    names[bytes] = "binary data"
+    return names.get(type(value), f"a value of the type {type(value).__name__}")
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -1,9 +1,11 @@
 """Pairs, triplets and corpora in named columns, as sentence-transformers and FlagEmbedding have, in all files."""
 
+import bz2
 import csv
 import gzip
 import io
 import json
+import os
 
 import pytest
 
@@ -347,6 +349,19 @@ TAUGHT = '{"query": "x", "pos": ["y"], "neg": ["n"], "pos_scores": %s, "neg_scor
             "a.jsonl:1: WRONG_COLUMNS: 3 scores of 1 positives and 1 negatives",
         ),
         ("a.jsonl", TAUGHT % ('["1"]', "[1]"), "a.jsonl:1: WRONG_TYPE: the scores in 'pos_scores'"),
+        ("a.tsv", "query\tpositive\rx\ty\r", "a.tsv:1: BAD_QUOTING: its lines end in CR alone; write it again"),
+        ("corpus.tsv", "1\tx\r2\ty\r", "corpus.tsv:1: BAD_QUOTING: its lines end in CR alone"),
+        (
+            "a.jsonl",
+            '{"query": "x", "pos": "y"}\r{"query": "z", "pos": "w"}\r',
+            "a.jsonl:1: BAD_JSON: its lines end in CR alone; write it again",
+        ),
+        ("a.jsonl", '{"query": "x", "pos": ["y", null, 7]}\n', "is a list that holds a number and null, neither"),
+        ("corpus.jsonl", '{"id": 1.0, "text": "y"}\n', "the field 'id' is 1.0, not a string or an integer"),
+        ("a.csv", b"\x28\xb5\x2f\xfd\x24\x00\x00", "a.csv:1: BAD_UTF8: this is zstd, and not text; unpack it, or"),
+        ("a.jsonl", bz2.compress(b"{}"), "a.jsonl:1: BAD_UTF8: this is bzip2, and not text"),
+        ("a.csv", b"PAR1\x15\x04", "a.csv:1: BAD_UTF8: this is Parquet, and not text; let its name end in"),
+        ("a.jsonl.zst", b"\x28\xb5", "a.jsonl.zst: UNKNOWN_FORMAT: files packed as .zst are not read; unpack it"),
         ("a.txt", "x\n", "a.txt: UNKNOWN_FORMAT: the name of this file does not tell its format; give one of"),
     ],
 )
@@ -354,6 +369,43 @@ def test_what_is_not_understood_says_where_and_what_was_looked_for(tmp_path, nam
     message = fault(write(tmp_path / name, data), tmp_path)
     assert part in message
     assert "\n" not in message
+
+
+def test_packed_files_of_a_folder_are_named(tmp_path):
+    for name in ("corpus.jsonl.xz", "queries.jsonl.xz"):
+        write(tmp_path / "in" / name, b"x")
+    assert "corpus.jsonl.xz is packed in a way that is not read; unpack it" in fault(tmp_path / "in", tmp_path)
+
+
+def test_text_that_begins_as_packed_files_do_is_text(tmp_path):
+    place = write(tmp_path / "a.csv", "BZh anchor,query,positive\nz,x,y\n")
+    assert imported(place, tmp_path / "c").n_queries == 1
+    place = write(tmp_path / "b.jsonl", '{"query": "x",\r"pos": "y"}\n')  # a blank of JSON
+    assert imported(place, tmp_path / "d").n_queries == 1
+
+
+@pytest.mark.parametrize(
+    ("made", "broken"),
+    [
+        (("train.jsonl",), "test.jsonl"),
+        (("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"), "qrels/dev.tsv"),
+    ],
+)
+def test_a_link_to_nothing_is_no_missing_split(tmp_path, made, broken):
+    for name in made:
+        row = "query-id\tcorpus-id\tscore\n1\t1\t1\n" if name.endswith("tsv") else '{"_id": 1, "text": "a"}\n'
+        write(tmp_path / "in" / name, '{"query": "x", "pos": "y"}\n' if name == "train.jsonl" else row)
+    (tmp_path / "in" / broken).with_name(".#lock.jsonl").symlink_to("nothing")  # as editors leave them
+    imported(tmp_path / "in", tmp_path / "c")
+    (tmp_path / "in" / broken).symlink_to("nothing")
+    assert fault(tmp_path / "in", tmp_path).endswith(
+        "NOT_FOUND: a link to a file that is not there; fetch the file again, or remove the link"
+    )
+
+
+def test_a_stream_is_no_missing_file(tmp_path):
+    os.mkfifo(tmp_path / "a.jsonl")
+    assert "NOT_FOUND: this is no file but a stream" in fault(tmp_path / "a.jsonl", tmp_path)
 
 
 def test_damaged_parquet_is_one_line(tmp_path):
@@ -368,7 +420,7 @@ def test_parquet_of_mixed_types_names_the_row(tmp_path):
     rows = [{"query": "q", "positive": b"\xff", "negative": None}]
     parquet(tmp_path / "a.parquet", rows)
     assert fault(tmp_path / "a.parquet", tmp_path).startswith(
-        "a.parquet:1: WRONG_TYPE: the field 'positive' is of the type bytes"
+        "a.parquet:1: WRONG_TYPE: the field 'positive' is binary data"
     )
 
 

@@ -15,6 +15,7 @@ from hardneg.data.checks import OnDuplicate, Rules
 from hardneg.data.collection import KIND, Collection, cached_place, publish_source
 from hardneg.data.formats import beir, dpr, hub, irds, msmarco, pairs, pydocs, qa, tevatron, trec_folder
 from hardneg.data.formats.columns import corpus_columns, pair_columns, unknown_columns
+from hardneg.data.formats.lines import PACKED, UNPACK
 from hardneg.data.formats.tables import SUFFIXES, columns_of, suffix_of
 from hardneg.data.languages import language_named
 from hardneg.data.record_source import Source
@@ -216,6 +217,9 @@ def existing_place(data: str, *, file: bool) -> Path:
         raise InputError(
             "NOT_FOUND", "this is a file, and the format needs a folder", "give its folder", path=place
         )
+    if place.exists():  # a pipe, such as the shell's <(...)
+        what, fix = "this is no file but a stream, and data are read several times", "write them to a file"
+        raise InputError("NOT_FOUND", what, fix, path=place)
     raise InputError("NOT_FOUND", f"no such folder{' or file' * file}", "check the path", path=place)
 
 
@@ -223,6 +227,9 @@ def unknown_file(path: Path) -> NoReturn:
     """Raise the fault of a file that fits no convention; it says which columns were looked for."""
     if suffix_of(path):
         raise unknown_columns(path, columns_of(path))
+    if path.name.lower().endswith(PACKED):
+        what = f"files packed as {path.suffix} are not read"
+        raise InputError("UNKNOWN_FORMAT", what, UNPACK, path=path)
     what = "the name of this file does not tell its format"
     raise InputError("UNKNOWN_FORMAT", what, f"give one of {', '.join(SUFFIXES)}, or a folder", path=path)
 
@@ -235,6 +242,10 @@ def unknown_folder(folder: Path, names: Set[str]) -> InputError:
     }
     there = ", ".join(sorted(names)[:8]) + (", …" if len(names) > 8 else "")
     what = f"the files here fit no known format ({there or 'there are none'})"
+    packed = [name for name in sorted(names) if name.lower().endswith(PACKED)]
+    if tables := [name for name in packed if suffix_of(Path(name).with_suffix("")) or packed == [*names]]:
+        what = f"{what}, and {tables[0]} is packed in a way that is not read"
+        return InputError("UNKNOWN_FORMAT", what, UNPACK, path=folder)
     nearest = max(PARTS, key=lambda format: len(matched[format]) / len(PARTS[format]))
     if not matched[nearest]:
         fix = f"name one of {', '.join(FORMATS)}, or give a file with the columns query and positive"

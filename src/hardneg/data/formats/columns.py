@@ -23,11 +23,10 @@ from typing import Any, NamedTuple
 
 from hardneg.data.formats.contexts import IDS, Place, text_id
 from hardneg.data.formats.faults import Unread, refuse
-from hardneg.data.formats.lines import Fields, empty_file, id_of, text_of
+from hardneg.data.formats.lines import Fields, described, empty_file, id_of, text_of
 from hardneg.data.formats.tables import CSV, TSV, suffix_of
 from hardneg.data.record_source import GivenRecord, JudgementRecord, PassageRecord, QueryRecord
 from hardneg.errors import InputError
-from hardneg.shown import json_kind
 from hardneg.storage.safe_read import undisturbed
 
 QUERIES = ("anchor", "query", "question", "sentence1")
@@ -213,7 +212,7 @@ def texts_in(fields: Fields, name: str, place: Place) -> list[str]:
         return []
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return value
-    found = json_kind(value) if not isinstance(value, int | float) else json.dumps(value)
+    found = json.dumps(value) if isinstance(value, int | float) else described(value)
     what = f"the field {name!r} is {found:.60}, neither a text nor a list of texts"
     refuse(InputError("WRONG_TYPE", what, "correct it", path=place.path, line=place.line))
     return []

@@ -14,7 +14,7 @@ from hardneg.errors import InputError
 
 def find_file(folder: Path, *names: str) -> Path:
     """The only file of a folder with one of the ``names``, plain or with ``.gz``; raises :class:`InputError`."""
-    found = [path for name in names for path in (folder / name, folder / f"{name}.gz") if path.is_file()]
+    found = [path for name in names for path in (folder / name, folder / f"{name}.gz") if is_file(path)]
     if not found:
         raise InputError("NOT_FOUND", "no such file, nor one with .gz", "check the folder", path=folder / names[0])
     if len(found) > 1:
@@ -25,7 +25,20 @@ def find_file(folder: Path, *names: str) -> Path:
 
 def has_file(folder: Path, name: str) -> bool:
     """Whether a folder has this file, plain or as ``.gz``."""
-    return any((folder / f"{name}{end}").is_file() for end in ("", ".gz"))
+    return any(is_file(folder / f"{name}{end}") for end in ("", ".gz"))
+
+
+def leads_nowhere(path: Path) -> bool:
+    """Whether a path is a link to nothing."""
+    return path.is_symlink() and not path.exists()
+
+
+def is_file(path: Path) -> bool:
+    """Whether a path of a folder is a file; a link to nothing is refused, for its records would be missing."""
+    if leads_nowhere(path):
+        what, fix = "a link to a file that is not there", "fetch the file again, or remove the link"
+        raise InputError("NOT_FOUND", what, fix, path=path)
+    return path.is_file()
 
 
 def find_splits(folder: Path, *patterns: str) -> dict[str, Path]:
@@ -36,7 +49,8 @@ def find_splits(folder: Path, *patterns: str) -> dict[str, Path]:
     patterns : regular expressions of file names without ``.gz``, each with a group ``split``; the first one that
         matches a name counts.
     """
-    files = [folder] if folder.is_file() else [path for path in folder.glob("*") if path.is_file()]
+    there = [folder] if folder.is_file() else folder.glob("*")
+    files = [path for path in there if path.is_file() or leads_nowhere(path)]
     folder = folder.parent if folder.is_file() else folder
     names = sorted({path.name.removesuffix(".gz") for path in files})
     found: dict[str, Path] = {}

@@ -30,7 +30,21 @@ CHUNK = 1 << 18
 GZIP_MAGIC = b"\x1f\x8b"
 BOM = b"\xef\xbb\xbf"
 UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+# What files that are not read as text begin with, by what they are.
+MAGIC = {
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\xfd7zXZ\x00": "xz",
+    b"BZh": "bzip2",
+    b"\x04\x22\x4d\x18": "lz4",
+    b"PK\x03\x04": "zip",
+    b"7z\xbc\xaf\x27\x1c": "7z",
+}
+PACKED = (".zst", ".xz", ".bz2", ".lz4", ".zip", ".7z", ".tar", ".tgz")  # ends of names; .gz is read
+UNPACK = "unpack it, or pack it with gzip"
+PARQUET_MAGIC = b"PAR1"
 
+CR_ALONE = "its lines end in CR alone"
+LF_OR_CRLF = "write it again with lines that end in LF or CRLF"
 REFUSED = object()  # stands for a line that cannot be read
 
 Fields = Mapping[str, Any]
@@ -128,6 +142,8 @@ def read_lines(path: Path, *, keep_cr: bool = False) -> Iterator[tuple[int, str]
     keep_cr : leave the CR of a CRLF at the end of the line, for it may stand within a text.
     """
     for number, block in read_blocks(path):
+        if number == 1 and not keep_cr:
+            _refuse_cr(path, block)
         lines = _decoded(block, keep_cr)
         yield from _each_line(path, block, number, keep_cr) if lines is None else enumerate(lines, number)
 
@@ -135,10 +151,31 @@ def read_lines(path: Path, *, keep_cr: bool = False) -> Iterator[tuple[int, str]
 def _begun(path: Path, block: bytes) -> bytes:
     """The beginning of a file without a byte-order mark; refused if it is no UTF-8 at all."""
     first = block.partition(b"\n")[0]
+    packed = next((kind for magic, kind in MAGIC.items() if first.startswith(magic)), None)
+    if packed and not _is_text(first):
+        raise InputError("BAD_UTF8", f"this is {packed}, and not text", UNPACK, path=path, line=1)
+    if first.startswith(PARQUET_MAGIC) and not _is_text(first):
+        what, fix = "this is Parquet, and not text", "let its name end in .parquet"
+        raise InputError("BAD_UTF8", what, fix, path=path, line=1)
     if first.startswith(UTF16) or first.count(b"\0") > len(first) // 4:
         what = "this is UTF-16, or no text at all"
         raise InputError("BAD_UTF8", what, "convert the file to UTF-8", path=path, line=1)
     return block.removeprefix(BOM)
+
+
+def _is_text(data: bytes) -> bool:
+    """Whether bytes are UTF-8 without control characters, tabs and CR apart."""
+    try:
+        return not re.search(r"[\x00-\x08\x0b-\x0c\x0e-\x1f]", data.decode())
+    except UnicodeDecodeError:
+        return False
+
+
+def _refuse_cr(path: Path, block: bytes) -> None:
+    """Refuse a file that is one line, and whose lines of columns end in CR alone."""
+    lines = block.rstrip(b"\r").split(b"\r")
+    if len(lines) > 1 and b"\n" not in block and all(b"\t" in line for line in lines):
+        raise InputError("BAD_QUOTING", CR_ALONE, LF_OR_CRLF, path=path, line=1)
 
 
 def _decoded(block: bytes, keep_cr: bool) -> list[str] | None:
@@ -283,7 +320,7 @@ def _decoded_json(path: Path, data: bytes, number: int) -> Any:
             return json.JSONDecoder().decode(line)
         except (ValueError, RecursionError) as fault:
             what = why_not_json(line, fault)
-            fix = "write one object a line" if line.strip() else "remove it"
+            fix = LF_OR_CRLF if what == CR_ALONE else "write one object a line" if line.strip() else "remove it"
             refuse(InputError("BAD_JSON", what, fix, path=path, line=number))
     return REFUSED
 
@@ -296,6 +333,8 @@ def why_not_json(line: str, fault: Exception) -> str:
         return "JSON that is nested too deeply"
     if not isinstance(fault, json.JSONDecodeError):  # the only other fault is Python's limit on digits
         return f"not JSON that is read here (an integer of more than {sys.get_int_max_str_digits():,} digits)"
+    if fault.msg == "Extra data" and "\r" in line[: fault.pos]:
+        return CR_ALONE
     found = repr(line[fault.pos : fault.pos + 20]) if fault.pos < len(line) else "the line's end"
     return f"not valid JSON ({fault.msg}: {found} at column {fault.colno})"
 
@@ -317,7 +356,7 @@ def id_of(fields: Fields, name: str, path: Path, line: int) -> str:
         return value
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    return unread(_bad_field(fields, name, "a string", path, line))
+    return unread(_bad_field(fields, name, "a string or an integer", path, line))
 
 
 def texts_of(fields: Fields, name: str, path: Path, line: int) -> list[str]:
@@ -342,12 +381,19 @@ def ids_of(fields: Fields, name: str, path: Path, line: int) -> list[str]:
     return []
 
 
+def described(value: Any) -> str:
+    """A value that is no text, in words; of a list also what it holds beside texts."""
+    others = {json_kind(item) for item in value if not isinstance(item, str)} if isinstance(value, list) else ()
+    return f"a list that holds {' and '.join(sorted(others))}" if others else json_kind(value)
+
+
 def _bad_field(fields: Fields, name: str, expected: str, path: Path, line: int) -> InputError:
     if name not in fields:
         what = f"the field {name!r} is missing (found: {', '.join(fields) or 'none':.80})"
         return InputError("MISSING_FIELD", what, f"give it as {expected}", path=path, line=line)
     value = fields[name]
-    found = json_kind(value) if isinstance(value, list | dict) else json.dumps(value, default=repr)[:60]
+    plain = value is None or isinstance(value, str | int | float)
+    found = json.dumps(value)[:60] if plain else described(value)
     what = f"the field {name!r} is {found}, not {expected}"
     return InputError("WRONG_TYPE", what, "correct it", path=path, line=line)
 

@@ -31,7 +31,7 @@ from hardneg.data.formats.columns import (
     unknown_columns,
 )
 from hardneg.data.formats.contexts import text_id
-from hardneg.data.formats.folders import tab_rows
+from hardneg.data.formats.folders import is_file, tab_rows
 from hardneg.data.formats.tables import JSON, TSV, columns_of, read_rows, suffix_of
 from hardneg.data.record_source import PassageRecord, Source, file_digests
 from hardneg.errors import InputError
@@ -178,7 +178,7 @@ def table_files(place: Path) -> list[Path]:
 def is_table(path: Path, place: Path) -> bool:
     """Whether a file below a place may be one of its tables: not hidden, and not a file that ``datasets`` adds."""
     hidden = any(NO_TABLES.fullmatch(part) for part in path.relative_to(place).parts)
-    return bool(suffix_of(path)) and not hidden and path.is_file()
+    return bool(suffix_of(path)) and not hidden and is_file(path)
 
 
 def words_of(path: Path) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from hardneg.data.formats.arrays import read_records
 from hardneg.data.formats.faults import refuse
-from hardneg.data.formats.lines import Fields, empty_file, read_lines
+from hardneg.data.formats.lines import CR_ALONE, LF_OR_CRLF, Fields, empty_file, read_lines
 from hardneg.errors import InputError, SettingsError
 from hardneg.shown import counted
 
@@ -126,7 +126,7 @@ def _bad_quoting(path: Path, line: int, fault: Exception) -> InputError:
     what = what if unclosed else f"the quoted columns cannot be read ({fault})"
     fix = "close the quote and double those within, or divide the text"
     if "new-line character" in str(fault):
-        what, fix = "its lines end in CR alone", "write it again with lines that end in LF or CRLF"
+        what, fix = CR_ALONE, LF_OR_CRLF
         if line > 1:  # the lines before end otherwise
             what, fix = "a text that is not in quotes holds a CR", "quote the text, or remove the CR"
     return InputError("BAD_QUOTING", what, fix, path=path, line=line)
