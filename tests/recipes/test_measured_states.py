@@ -10,8 +10,10 @@ from faults.power import Power
 from hardneg.api.inputs import collection_of
 from hardneg.api.recipes import settings_of
 from hardneg.api.reopen import experiment_data
+from hardneg.data.collection import Collection
 from hardneg.data.training_data import choose_splits
 from hardneg.diagnostics.judge import Judge
+from hardneg.diagnostics.results import note_among
 from hardneg.diagnostics.search_state import bm25_judged
 from hardneg.errors import ArtifactError, Faults, InputError, SettingsError
 from hardneg.evaluation.measures import parse_measures
@@ -340,6 +342,16 @@ def test_training_says_among_which_passages_dev_is_judged(train, monkeypatch):
     results, _ = train("warmup", "few", measure_every=2, keep="best", dev_passages=1)
     passages = results["dev_among"]["passages"]
     assert f"dev is judged among {passages} of 120 passages" in said[0]
+
+
+@pytest.mark.parametrize(("language", "warned"), [(None, True), ("chinese", False)])
+def test_training_warns_if_bm25_finds_nothing_for_dev(tmp_path, caplog, language, warned):
+    texts = {str(i): chr(0x4E00 + i) * 2 + "数据库系统" for i in range(12)}
+    asked = {"q1": texts["1"][:2], "q2": texts["2"][:2]}
+    judged = {"train": {"q1": ["1"]}, "dev": {"q1": ["1"], "q2": ["2"]}}
+    c = Collection.from_lists(texts, asked, judged, language=language or "english", to=tmp_path / "c")
+    note_among(Judge(choose_splits(c, dev="dev"), parse_measures("RR@10"), tmp_path, dev_passages=1))
+    assert ("BM25 finds nothing for 2 of 2 dev queries" in caplog.text) == warned
 
 
 def test_an_experiment_is_evaluated_on_the_queries_that_it_held_out(train, world, tmp_path):

@@ -176,6 +176,14 @@ def test_foreign_directories_give_their_own_vectors(roberta, kind, legacy, tmp_p
     close(embed(encoder, "passage", tmp_path), theirs.encode(strings, prompt_name="passage"))
 
 
+@pytest.mark.parametrize(("name", "warned"), [("s2p_query", True), ("query", False), ("corpus", False)])
+def test_prompts_of_neither_side_are_warned_of(roberta, tmp_path, sentence_transformers, caplog, name, warned):
+    theirs = build(sentence_transformers, roberta, *DIRECTORIES["mean"], prompts={name: "q: ", "x": "x: "})
+    theirs.save(str(tmp_path / "model"))
+    load_encoder(str(tmp_path / "model"))
+    assert (f"has prompts, but none for queries or passages ({name}, x)" in caplog.text) == warned
+
+
 def respell(folder):
     """Rewrite a directory the way old versions wrote it."""
     pooling = folder / "1_Pooling/config.json"

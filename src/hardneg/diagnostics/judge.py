@@ -68,10 +68,21 @@ class Judge:
         """
         if self.dev_passages is None or self.data.dev is None:
             return {}
-        run = bm25_run(self.data.collection, self.data.dev.query_rows, self.dev_passages, self.cache)
+        run = self._dev_run
         found = self.data.dev.positives().passage_rows
         rows = np.union1d(run.passage_rows, found).astype(np.int32)
         return {"dev": rows} if len(rows) < MOST * self.data.collection.n_passages else {}
+
+    @property
+    def without_hits(self) -> int:
+        """The number of dev queries for which BM25 finds nothing, where dev is judged among its hits."""
+        return int((np.diff(self._dev_run.offsets) == 0).sum()) if self.judged_among else 0
+
+    @cached_property
+    def _dev_run(self) -> Run:
+        assert self.data.dev is not None
+        assert self.dev_passages is not None
+        return bm25_run(self.data.collection, self.data.dev.query_rows, self.dev_passages, self.cache)
 
     def evaluate(self, runs: Mapping[str, Run]) -> dict[str, Evaluation]:
         """The evaluation of each split that judges and has a run, in the order of :attr:`TrainingData.judged`."""

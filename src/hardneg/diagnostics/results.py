@@ -43,6 +43,7 @@ from hardneg.training.stage import RETRIEVER
 log = logging.getLogger(__name__)
 
 BESIDES = ("passing", "indexed", "reranked")  # kinds of states whose measurement is no stage of its own
+MISSED = 0.2  # share of the dev queries for which BM25 finds nothing, from which on training warns
 PUBLISHED = (BM25, RETRIEVED, UNTRAINED, FINAL)  # the states whose runs are written for people
 
 
@@ -210,6 +211,15 @@ def note_among(judge: Judge) -> None:
         note(
             f"dev is judged among {len(rows):,} of {judge.data.collection.n_passages:,} passages: the positives,"
             f" and BM25's first {judge.dev_passages:,} for each query; so its figures are too high"
+        )
+    dev = judge.data.dev
+    if dev is not None and judge.without_hits > MISSED * len(dev):
+        log.warning(
+            "BM25 finds nothing for %s of %s dev queries, so dev is judged among little more than positives;"
+            " name the language of the texts by hardneg import --language, or judge among all passages by"
+            " --set dev_passages=none",
+            f"{judge.without_hits:,}",
+            f"{len(dev):,}",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from hardneg.models.bi_encoder import AnceHead
 from hardneg.models.pooling import Pooling
 from hardneg.models.pretrained import find_weights, read_json_file, read_json_object, read_tensors
 from hardneg.models.source import ModelSource
+
+log = logging.getLogger(__name__)
 
 MODULES = "modules.json"
 CONFIG = "config_sentence_transformers.json"
@@ -86,6 +89,14 @@ def read_st_folder(folder: Path, source: ModelSource) -> SentenceFolder:
         raise _unsupported(rest[0].kind, folder / MODULES)
     settings = _transformer_settings(modules[0].folder)
     prompts, similarity = _prompts(folder)
+    named = [name for name, prompt in prompts.items() if prompt]
+    if named and not {"query", *PASSAGE_PROMPTS} & {*named}:
+        log.warning(
+            "%s has prompts, but none for queries or passages (%s), so texts get none; training takes them by"
+            " --set query_prompt=... and passage_prompt=...",
+            folder.name,
+            f"{', '.join(named):.80}",
+        )
     return SentenceFolder(
         transformer=modules[0].folder,
         pooling=_pooling(modules[1]),
