@@ -92,8 +92,8 @@ def read_st_folder(folder: Path, source: ModelSource) -> SentenceFolder:
     named = [name for name, prompt in prompts.items() if prompt]
     if named and not {"query", *PASSAGE_PROMPTS} & {*named}:
         log.warning(
-            "%s has prompts, but none for queries or passages (%s), so texts get none; training takes them by"
-            " --set query_prompt=... and passage_prompt=...",
+            "%s has prompts, but none for queries or passages (%s), so texts get none; trainings have the"
+            " settings query_prompt and passage_prompt",
             folder.name,
             f"{', '.join(named):.80}",
         )
