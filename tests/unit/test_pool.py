@@ -161,6 +161,12 @@ def test_a_pool_is_never_replaced(tmp_path):
         save_pool(POOL, tmp_path / "pool", settings={}, inputs={})
 
 
+def test_a_file_of_negatives_is_no_pool(tmp_path):
+    (tmp_path / "lists.jsonl").write_text("{}\n")
+    with pytest.raises(ArtifactError, match=r"this is a file, and a pool is a folder; make a pool of it"):
+        load_pool(tmp_path / "lists.jsonl")
+
+
 def test_another_collection_is_refused(tmp_path):
     save_pool(POOL, tmp_path / "pool", settings={}, inputs={})
     with pytest.raises(ArtifactError, match="OTHER_COLLECTION"):

@@ -377,6 +377,17 @@ def test_packed_files_of_a_folder_are_named(tmp_path):
     assert "corpus.jsonl.xz is packed in a way that is not read; unpack it" in fault(tmp_path / "in", tmp_path)
 
 
+@pytest.mark.parametrize("packed", ["test.jsonl.zst", "test/a.csv.xz"])
+def test_a_packed_file_beside_plain_ones_is_no_missing_split(tmp_path, packed):
+    place = tmp_path / "in"
+    write(place / "train.jsonl", jsonl(ROWS))
+    for name in ("train.jsonl.zst", ".cache.csv.zst", "figures.zip"):  # a copy, and what is no table
+        write(place / name, b"x")
+    imported(place, tmp_path / "c")
+    write(place / packed, b"x")
+    assert f"{packed}: UNKNOWN_FORMAT: files packed as" in fault(place, tmp_path)
+
+
 def test_text_that_begins_as_packed_files_do_is_text(tmp_path):
     place = write(tmp_path / "a.csv", "BZh anchor,query,positive\nz,x,y\n")
     assert imported(place, tmp_path / "c").n_queries == 1

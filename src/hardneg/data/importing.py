@@ -15,7 +15,7 @@ from hardneg.data.checks import OnDuplicate, Rules
 from hardneg.data.collection import KIND, Collection, cached_place, publish_source
 from hardneg.data.formats import beir, dpr, hub, irds, msmarco, pairs, pydocs, qa, tevatron, trec_folder
 from hardneg.data.formats.columns import corpus_columns, pair_columns, unknown_columns
-from hardneg.data.formats.lines import PACKED, UNPACK
+from hardneg.data.formats.lines import PACKED, UNPACK, packed
 from hardneg.data.formats.tables import SUFFIXES, columns_of, suffix_of
 from hardneg.data.languages import language_named
 from hardneg.data.record_source import Source
@@ -228,8 +228,7 @@ def unknown_file(path: Path) -> NoReturn:
     if suffix_of(path):
         raise unknown_columns(path, columns_of(path))
     if path.name.lower().endswith(PACKED):
-        what = f"files packed as {path.suffix} are not read"
-        raise InputError("UNKNOWN_FORMAT", what, UNPACK, path=path)
+        raise packed(path)
     what = "the name of this file does not tell its format"
     raise InputError("UNKNOWN_FORMAT", what, f"give one of {', '.join(SUFFIXES)}, or a folder", path=path)
 
@@ -242,8 +241,8 @@ def unknown_folder(folder: Path, names: Set[str]) -> InputError:
     }
     there = ", ".join(sorted(names)[:8]) + (", …" if len(names) > 8 else "")
     what = f"the files here fit no known format ({there or 'there are none'})"
-    packed = [name for name in sorted(names) if name.lower().endswith(PACKED)]
-    if tables := [name for name in packed if suffix_of(Path(name).with_suffix("")) or packed == [*names]]:
+    unread = [name for name in sorted(names) if name.lower().endswith(PACKED)]
+    if tables := [name for name in unread if suffix_of(Path(name).with_suffix("")) or unread == [*names]]:
         what = f"{what}, and {tables[0]} is packed in a way that is not read"
         return InputError("UNKNOWN_FORMAT", what, UNPACK, path=folder)
     nearest = max(PARTS, key=lambda format: len(matched[format]) / len(PARTS[format]))

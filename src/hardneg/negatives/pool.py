@@ -280,6 +280,9 @@ def load_pool(path: str | Path, *, n_passages: int | None = None, collection: st
     ArtifactError : the artefact is damaged, breaks an invariant, or belongs to another collection.
     """
     path = Path(path)
+    if path.is_file():
+        fix = f"make a pool of it: hardneg mine --sources file --file {path.name}"
+        raise ArtifactError("NO_MANIFEST", "this is a file, and a pool is a folder", fix, path=path)
     facts = artifacts.open_artifact(path, KIND).facts
     if facts.get("sources") != list(SOURCES) or not isinstance(facts.get("episode"), int):
         raise _bad(path, f"the manifest's facts are {dict(facts)}")

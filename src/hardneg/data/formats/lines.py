@@ -163,6 +163,11 @@ def _begun(path: Path, block: bytes) -> bytes:
     return block.removeprefix(BOM)
 
 
+def packed(path: Path) -> InputError:
+    """The fault of a file whose name says that it is packed other than by gzip."""
+    return InputError("UNKNOWN_FORMAT", f"files packed as {path.suffix} are not read", UNPACK, path=path)
+
+
 def _is_text(data: bytes) -> bool:
     """Whether bytes are UTF-8 without control characters, tabs and CR apart."""
     try:

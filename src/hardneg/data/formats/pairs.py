@@ -32,6 +32,7 @@ from hardneg.data.formats.columns import (
 )
 from hardneg.data.formats.contexts import text_id
 from hardneg.data.formats.folders import is_file, tab_rows
+from hardneg.data.formats.lines import PACKED, packed
 from hardneg.data.formats.tables import JSON, TSV, columns_of, read_rows, suffix_of
 from hardneg.data.record_source import PassageRecord, Source, file_digests
 from hardneg.errors import InputError
@@ -167,18 +168,27 @@ def table_files(place: Path) -> list[Path]:
     """The tables in a file or folder, one level deep, in order of name; none may be there plain and packed."""
     if place.is_file():
         return [place] if suffix_of(place) else []
-    found = sorted(path for pattern in ("*", "*/*") for path in place.glob(pattern) if is_table(path, place))
+    inside = sorted(path for pattern in ("*", "*/*") for path in place.glob(pattern))
+    found = [path for path in inside if is_table(path, place)]
     plain = {path.with_name(path.name.removesuffix(".gz")): path for path in found}
     if len(plain) < len(found):
         twice = next(path for path in found if path.name.endswith(".gz") and path.with_suffix("") in found)
         raise InputError("AMBIGUOUS", "it is here plain and as .gz", "remove one of them", path=twice)
+    for path in inside:  # left out, the split that it holds would be missing
+        alone = path.name.lower().endswith(PACKED) and path.with_suffix("") not in plain
+        if found and alone and suffix_of(path.with_suffix("")) and not is_hidden(path, place):
+            raise packed(path)
     return found
 
 
 def is_table(path: Path, place: Path) -> bool:
-    """Whether a file below a place may be one of its tables: not hidden, and not a file that ``datasets`` adds."""
-    hidden = any(NO_TABLES.fullmatch(part) for part in path.relative_to(place).parts)
-    return bool(suffix_of(path)) and not hidden and is_file(path)
+    """Whether a file below a place may be one of its tables."""
+    return bool(suffix_of(path)) and not is_hidden(path, place) and is_file(path)
+
+
+def is_hidden(path: Path, place: Path) -> bool:
+    """Whether a file or a folder below a place that leads to it is hidden, or is one that ``datasets`` adds."""
+    return any(NO_TABLES.fullmatch(part) for part in path.relative_to(place).parts)
 
 
 def words_of(path: Path) -> list[str]:
