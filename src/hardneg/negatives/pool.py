@@ -281,7 +281,7 @@ def load_pool(path: str | Path, *, n_passages: int | None = None, collection: st
     """
     path = Path(path)
     if path.is_file():
-        fix = f"make a pool of it: hardneg mine --sources file --file {path.name}"
+        fix = "make a pool of it: hardneg mine --sources file"
         raise ArtifactError("NO_MANIFEST", "this is a file, and a pool is a folder", fix, path=path)
     facts = artifacts.open_artifact(path, KIND).facts
     if facts.get("sources") != list(SOURCES) or not isinstance(facts.get("episode"), int):
