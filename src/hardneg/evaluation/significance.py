@@ -19,7 +19,7 @@ Float64 = NDArray[np.float64]
 
 EXACT = 16  # up to so many queries with a difference, all 2^n patterns of signs are counted
 _BITS = 64  # signs that one random word holds
-_BLOCK = 1 << 20  # draws held in memory together
+_BLOCK = 1 << 17  # draws made together: 1 << 20, which fit into no cache, take 2.8 times as long
 
 
 def randomization_test(a: Float64, b: Float64, *, permutations: int = 100_000, seed: int) -> float:
