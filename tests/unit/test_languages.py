@@ -1,4 +1,4 @@
-"""BM25 in other languages: analysers by language, which decide an index's identity; English stays as it was."""
+"""BM25 in other languages: analysers by language, which decide an index's identity."""
 
 import sys
 import unicodedata
