@@ -92,13 +92,14 @@ def test_layers_stay_the_objects_they_were():
     assert calls == [1]
 
 
+@pytest.mark.parametrize("instructions", ["amx_bf16", "avx512_bf16"])
 @pytest.mark.parametrize(
-    "missing", ["_linear_pointwise", "_is_mkldnn_bf16_supported", "instructions", "oneDNN", "AMX", "nothing"]
+    "missing", ["_linear_pointwise", "_is_mkldnn_bf16_supported", "instructions", "oneDNN", "flags", "nothing"]
 )
-def test_the_product_is_used_where_nothing_is_missing(monkeypatch, missing):
+def test_the_product_is_used_where_nothing_is_missing(monkeypatch, missing, instructions):
     known = {"_linear_pointwise": print, "_is_mkldnn_bf16_supported": lambda: missing != "instructions"}
     known.pop(missing, None)
-    monkeypatch.setattr(hardware, "cpu_flags", lambda: {"avx512_bf16"} if missing == "AMX" else {"amx_bf16"})
+    monkeypatch.setattr(hardware, "cpu_flags", lambda: {"avx512f"} if missing == "flags" else {instructions})
     monkeypatch.setattr(torch.ops, "mkldnn", SimpleNamespace(**known))
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: missing != "oneDNN")
     assert hardware.adds_bias_in_bfloat16.__wrapped__() == (missing == "nothing")

@@ -50,13 +50,14 @@ def fuses_half_attention(device: torch.device) -> bool:
 
 @cache
 def adds_bias_in_bfloat16() -> bool:
-    """Whether oneDNN's product of bfloat16 with a bias may be used: with AMX, where its bits were compared.
+    """Whether oneDNN's product of bfloat16 with a bias may be used: where its bits were compared.
 
-    torch does not promise to keep the operation's name, so this looks whether it is there.
+    These have AMX or AVX-512 BF16. torch does not promise to keep the operation's name, so this looks whether it
+    is there.
     """
     import torch
 
-    if "amx_bf16" not in cpu_flags():
+    if not cpu_flags() & BFLOAT16_INSTRUCTIONS:
         return False
     known = torch.ops.mkldnn
     if not torch.backends.mkldnn.is_available() or not hasattr(known, "_linear_pointwise"):
