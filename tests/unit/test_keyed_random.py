@@ -1,5 +1,7 @@
 """Keyed draws: published constants, even spread, slow loops, and no dependence on order or partition."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -115,6 +117,13 @@ def test_below_by_hand():
     assert keyed_random.below(words, 10).tolist() == [0, 4, 5, 9]
     assert keyed_random.below(words, np.array([1, 2, 2, 7])).tolist() == [0, 0, 1, 6]
     assert keyed_random.below(words, 10).dtype == np.int64
+
+
+@pytest.mark.parametrize("n", [1, 3, 2537, 8_841_823, 2**40 + 1, 2**53])
+def test_below_is_the_floor_of_a_fraction_of_n(n):
+    words = keyed_random.hash64(keyed_random.key(2, "floor"), np.arange(1000))
+    slow = [math.floor((int(word) >> 11) * 2.0**-53 * n) for word in words]
+    assert keyed_random.below(words, n).tolist() == slow
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 8_841_823, 2**31 - 1, 2**40 + 1, 2**53 - 1, 2**53])
