@@ -403,7 +403,8 @@ def test_interrupted_in_a_refresh_it_ends_in_the_same_bytes(request, run, tmp_pa
             {"negatives_per_query": 15, "depth": 14},
             "negatives_per_query = 15 is more than depth = 14",
         ),
-        ({"measure_every": 3}, "ar2 measures after every iteration"),
+        ({"measure_every": 3}, "measure_every = 3: ar2 measures after every iteration"),
+        ({"patience": 2}, r"patience = 2: ar2 .* makes all iterations; leave it out"),
         ({"game": "irgan", "weighting": "reference"}, "weighting = reference with game = irgan"),
         (
             {"gradient_cache": True, "ranker_micro_queries": 2},

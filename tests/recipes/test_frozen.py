@@ -89,8 +89,11 @@ def test_distillation_without_a_teacher_is_refused_at_once(plain, world, ranker,
     assert frozen_inputs(settings_of("star", distill="kl"), source, scored) == {}
     one = settings_of("ance-tele", distill="kl", episodes=1)
     assert frozen_inputs(one, source, scored) == {}
-    with pytest.raises(SettingsError, match="NO_TEACHER"):  # the second episode mines, and nobody scores that
+    with pytest.raises(SettingsError, match=r"NO_TEACHER: .* alone \(episodes = 1\)"):  # nobody scores the second
         frozen_inputs(settings_of("ance-tele", distill="kl", episodes=2), source, scored)
+    for name, fix in (("ance", "give --teacher M$"), ("star", r"give --teacher M, or .*--pool SCORED\)$")):
+        with pytest.raises(SettingsError, match=f"NO_TEACHER: .*; {fix}"):
+            frozen_inputs(settings_of(name, distill="kl"), source, None)
 
 
 @pytest.mark.parametrize("mixtures", [["file", "bm25"], ["file+random"]])
@@ -101,7 +104,9 @@ def test_mixtures_that_nobody_scored_are_refused_before_training(plain, world, r
     common = COMMON | {"steps": [2], "measures": "RR@10", "device": "cpu", "distill": "kl"}
     where = world.collection, world.calm, tmp_path / "exp"
     options = {"negatives": tmp_path / "scored", "mixtures": mixtures, **common}
-    with pytest.raises(SettingsError, match=r"NO_TEACHER: .* not from the scored pool"):
+    with pytest.raises(
+        SettingsError, match=r"NO_TEACHER: .* not from the scored pool.*\(mixtures = file\+in_batch\)"
+    ):
         hn.train("warmup", *where, **options)
     assert not (tmp_path / "exp").exists()
     source = ModelSource.at(world.calm)

@@ -105,6 +105,8 @@ def test_the_options_arrive(hardneg, world, tmp_path):
         ("star --num_train_epochs 3", "--num_train_epochs; did you mean --epochs?"),
         ("star --per-device-train-batch-size 3", "did you mean --batch-size?"),
         ("star --stop-step 3", "--stop-step; it is a setting: --set stop_step=..."),
+        ("adore --teacher x", "--teacher; it is an option of hardneg train ance-tele, warmup, ance and star"),
+        ("ar2 --retriever x", "--retriever; it is an option of hardneg train ranker"),
         ("star --presett x", "--presett; did you mean --preset?"),
         ("star --negatives pool", "; a pool is given by --pool; see"),
         ("adore --data d --model m --out e --set cut=3 --negatives 3", "adore has no --negatives; set depth"),

@@ -18,7 +18,7 @@ from typing import Any
 import typer
 
 from hardneg.cli.application import application
-from hardneg.cli.choosing import known_setting
+from hardneg.cli.choosing import known_setting, recipes_with
 from hardneg.cli.colour import painted
 from hardneg.cli.completing import VARIABLE, prepare_completion
 from hardneg.errors import HardnegError, SettingsError
@@ -183,7 +183,7 @@ def wrong_value(fault: Any) -> str:
 
 
 def better_option(flag: str, fault: Any) -> str:
-    """The advice on an unknown option: what it is called here, or the nearest one, or that it is a setting."""
+    """The advice on an unknown option: its name here, who has it, the nearest one, or that it is a setting."""
     command = getattr(getattr(fault, "ctx", None), "command", None)
     there = {name for one in getattr(command, "params", []) for name in one.opts}
     if (ours := option_advice(flag)) in there:
@@ -192,6 +192,8 @@ def better_option(flag: str, fault: Any) -> str:
         advice := known_setting(getattr(command, "name", None), flag.lstrip("-").replace("-", "_"))
     ):
         return f"; {advice}"
+    if theirs := recipes_with(flag, getattr(command, "name", None)):
+        return f"; it is an option of hardneg train {theirs}"
     near = getattr(fault, "possibilities", None) or difflib.get_close_matches(flag, there, 1, 0.6)
     return f"; did you mean {near[0]}?" if near else ""
 

@@ -57,6 +57,16 @@ def known_setting(recipe: str | None, name: str) -> str | None:
     return f"did you mean {flag}?" if flag else f"it is a setting: --set {name}=..."
 
 
+def recipes_with(flag: str, recipe: str | None) -> str:
+    """The other recipes that have an option, for people; "" if none has, or if the command trains no recipe."""
+    from hardneg.recipes.catalogue import CATALOGUE
+
+    if recipe not in {facts.name for facts in CATALOGUE}:
+        return ""
+    found = [facts.name for facts in CATALOGUE if flag in {option.typed for option in facts.options}]
+    return " and ".join([part for part in (", ".join(found[:-1]), *found[-1:]) if part])
+
+
 def options_of(recipe: str) -> dict[str, str]:
     """The flag of the option for what everyone sets, by each setting that this option gives the recipe."""
     return {name: option.flag for option in USUAL for name in option.settings_of(recipe)}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, PositiveInt, ValidationInfo, field_validator
 
@@ -42,6 +42,8 @@ from hardneg.training.stage import steps_made
 
 class AnceTele(GroupSettings):
     """Settings of the recipe; the presets hold the papers' values."""
+
+    given_alone: ClassVar[str] = "episodes = 1"
 
     # episodes
     episodes: int = Field(3, ge=1)

@@ -94,7 +94,7 @@ class FrozenModels:
         if pool is not None and pool.ranker and (not named or live is None or pool.ranker == live.digest):
             return StoredScores(pool)
         if live is None:
-            raise no_teacher()
+            raise no_teacher(self.groups)
         return live.score
 
     @cached_property
@@ -162,10 +162,11 @@ def frozen_inputs(settings: TrainingSettings, source: ModelSource, pool: Negativ
     if isinstance(settings, GroupSettings) and settings.distill is not None:
         named = source.teacher is not None or settings.filter_by != "miner"
         if not named and (pool is None or not pool.ranker):
-            raise no_teacher()
+            raise no_teacher(settings)
         if not named and settings.unscored:
             what = "a teacher is to be distilled, but some negatives are not from the scored pool"
-            raise SettingsError("NO_TEACHER", what, "give --teacher M, or train on the scored negatives alone")
+            alone = f"train on the scored negatives alone ({settings.given_alone})"
+            raise SettingsError("NO_TEACHER", what, f"give --teacher M, or {alone}")
     places = {"filter_by": source.filter_by, "teacher": source.teacher}
     return {name: digest_at(source_at(source, place)) for name, place in places.items() if place is not None}
 
@@ -181,8 +182,10 @@ def digest_at(source: ModelSource) -> str:
     return open_frozen(source).digest()
 
 
-def no_teacher() -> SettingsError:
+def no_teacher(settings: GroupSettings | None) -> SettingsError:
     """The fault that there is nothing to distil."""
     what = "a teacher is to be distilled, but there is none, and the negatives have no scores"
     fix = "give --teacher M, or negatives that `hardneg score` made (--pool SCORED)"
+    if settings is not None and not settings.takes_pool:
+        what, fix = "a teacher is to be distilled, and none is given", "give --teacher M"
     return SettingsError("NO_TEACHER", what, fix)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -77,7 +77,16 @@ class MiningSettings(TrainingSettings):
 
 
 class GroupSettings(MiningSettings):
-    """Settings of the recipes that train a retriever on groups of a positive and mined negatives."""
+    """Settings of the recipes that train a retriever on groups of a positive and mined negatives.
+
+    Attributes
+    ----------
+    takes_pool : whether the recipe can begin with a given pool, which may have a teacher's scores.
+    given_alone : the setting with which training has the negatives of a given pool alone.
+    """
+
+    takes_pool: ClassVar[bool] = True
+    given_alone: ClassVar[str] = ""
 
     # false negatives of a step: masked if the starting model scores them above the positive less the margin
     guide_mask: bool = False

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, PositiveInt
@@ -43,6 +43,8 @@ MINED, SHARED = ("bm25", "random", "file"), ("in_batch", "nce")
 
 class Warmup(GroupSettings):
     """Settings of the recipe; the presets hold the papers' values."""
+
+    given_alone: ClassVar[str] = "mixtures = file+in_batch"
 
     mixtures: list[str] = Field(["bm25"], min_length=1)  # one after the other
     negatives: list[PositiveInt] = Field([1], min_length=1)  # mined ones of a query and step; the last repeats

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -67,6 +67,8 @@ NEEDED = 2  # versions that resuming or the results may need besides those that 
 
 class Ance(GroupSettings):
     """Settings of the recipe; the presets hold the paper's values."""
+
+    takes_pool: ClassVar[bool] = False  # it mines anew as it trains
 
     mode: Mode = "sync"
     refresh_every: int = Field(10_000, ge=1)  # m

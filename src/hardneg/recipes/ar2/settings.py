@@ -64,12 +64,15 @@ class Ar2(MiningSettings):
 
     def check(self) -> None:
         """Refuse also lists that are too short, measurements within a turn, and settings without effect."""
+        if self.measure_every or self.patience:
+            name = "measure_every" if self.measure_every else "patience"
+            what = f"{name} = {getattr(self, name)}: ar2 measures after every iteration, and makes all iterations"
+            raise SettingsError(
+                "BAD_SETTING", what, "leave it out; retriever_steps and iterations say how long it is"
+            )
         super().check()
         self.check_draws("negatives_per_query", self.negatives_per_query, ("depth", "top"))
         self.check_used()
-        if self.measure_every or self.patience:
-            what = f"measure_every = {self.measure_every}: ar2 measures after every iteration, and only then"
-            raise SettingsError("BAD_SETTING", what, "leave it out; retriever_steps says how often that is")
         if self.rerank_depth > (depth := evaluation_depth(parse_measures(self.measures))):
             what = f"rerank_depth = {self.rerank_depth}, and dev and test are searched {depth} deep"
             raise SettingsError("BAD_SETTING", what, "lower it, or measure deeper")
