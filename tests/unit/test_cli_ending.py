@@ -110,6 +110,18 @@ def test_what_is_not_sure_is_not_called_better(tmp_path):
     assert line == "Nothing was measured: the experiment has no dev and no test split."
 
 
+def test_the_untrained_model_that_was_kept_is_not_compared_with_itself(tmp_path):
+    zero = ROW | {"difference": 0.0, "interval": [0.0, 0.0], "p": 1.0}
+    kept = {"state": "untrained", "step": 0, "measure": "RR@10", "dev": 0.45}
+    kept |= {"of": {"untrained": 0.45, "last": 0.41}, "beats_untrained": False}
+    bm25 = ROW | {"b": "bm25", "p": 1e-4}
+    for rows, first in (([zero, bm25], 0), ([bm25, zero], 1)):
+        lines = ending_text(RESULTS | {"comparisons": rows, "kept": kept}, tmp_path).splitlines()
+        assert lines[first].startswith("On dev, no state of training was better than the untrained one")
+        assert lines[1 - first].startswith("final beats bm25")
+        assert lines[2] == "best state: untrained (dev RR@10 0.4500)"
+
+
 # ---------------------------------------------------------------- colour
 
 

@@ -28,7 +28,7 @@ def ending_text(results: Mapping[str, Any], out: Path) -> str:
         return f"{judged.sentence}\n\n{pooled_table(results, out)}\n{where(out)}"
     rows = first_rows(results, among)
     split = split_of(results["compared_on"], among) if rows else ""
-    first = [comparison_line(row, split) for row in rows] or [judged.sentence]
+    first = [line_of(row, results, split) for row in rows] or [judged.sentence]
     if fused := fused_row(results):
         first.append(comparison_line(fused, results["compared_on"]))
     kept = [kept_text(results["kept"])] if results.get("kept", {}).get("of") else []
@@ -56,6 +56,15 @@ def has_negatives(out: Path) -> bool:
         return True
 
 
+def line_of(row: Mapping[str, Any], results: Mapping[str, Any], split: str) -> str:
+    """A test of the final model in a line; or the verdict's sentence, if the untrained model was kept."""
+    from hardneg.report.verdict import is_same, name_of_final, of_untrained
+
+    if is_same(row, kept := results.get("kept", {})):  # it would be a test of the model against itself
+        return of_untrained(kept, name_of_final(results))
+    return comparison_line(row, split)
+
+
 def comparison_line(row: Mapping[str, Any], split: str) -> str:
     """A test in a line, such as ``final beats untrained by 0.041 [0.020, 0.063], p 1e-04``."""
     from hardneg.report.verdict import corrected
@@ -81,7 +90,11 @@ def kept_text(kept: Mapping[str, Any]) -> str:
     """The state that was kept, with its value on dev; with ``keep=last`` it need not be the best one."""
     role = "best state" if kept["dev"] >= max(kept["of"].values()) else "kept state"
     name = f"the last, step {kept['step']}" if kept["state"] == "last" else shown(kept["state"])
-    before = "" if UNTRAINED not in kept["of"] else f", untrained {kept['of'][UNTRAINED]:.4f}"
+    before = (
+        ""
+        if kept["state"] == UNTRAINED or UNTRAINED not in kept["of"]
+        else f", untrained {kept['of'][UNTRAINED]:.4f}"
+    )
     return f"{role}: {name} (dev {kept['measure']} {kept['dev']:.4f}{before})"
 
 

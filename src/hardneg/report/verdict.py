@@ -78,14 +78,14 @@ def verdict(
     split = results["compared_on"]
     first = first_rows(results, dev_passages)
     first.sort(key=lambda row: row["b"] != reranked_by(results))  # a ranker's test against its input comes first
-    who = "the final ranker" if reranked_by(results) else "the final model"
+    who = name_of_final(results)
     beside = [] if in_batch is None else [in_batch.row]
     others = [row for row in first[1:] if in_batch is None or row["b"] != in_batch.row["b"]]
     named = {} if in_batch is None else {in_batch.row["b"]: in_batch.name}
     rows = [first[0], *[row for row in beside if row["b"] != first[0]["b"]], *others]
     kept = results.get("kept", {})
     told = [
-        _of_untrained(kept, who)
+        of_untrained(kept, who)
         if is_same(row, kept)
         else _sentence(row, results[split], split_of(split, dev_passages), who, named)
         for row in rows
@@ -124,6 +124,11 @@ def corrected(row: Mapping[str, Any]) -> float:
     return float(row.get("p_holm", row["p"]))
 
 
+def name_of_final(results: Mapping[str, Any]) -> str:
+    """What a person calls the model that an experiment leaves."""
+    return "the final ranker" if reranked_by(results) else "the final model"
+
+
 def _kind(row: Mapping[str, Any]) -> str:
     if corrected(row) > SURE:
         return "unsure"
@@ -148,7 +153,7 @@ def is_same(row: Mapping[str, Any], kept: Mapping[str, Any]) -> bool:
     return bool(kept.get("state") == row["b"] == UNTRAINED and row["difference"] == 0)
 
 
-def _of_untrained(kept: Mapping[str, Any], who: str) -> str:
+def of_untrained(kept: Mapping[str, Any], who: str) -> str:
     """The sentence in place of a test of the untrained model against itself."""
     dev = dict(kept.get("of", {}))
     shown = ""
