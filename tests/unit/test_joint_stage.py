@@ -21,6 +21,7 @@ from hardneg.process.signals import stop_flag
 from hardneg.storage import disk
 from hardneg.storage.artifacts import is_published, publish, read_json, read_manifest
 from hardneg.storage.disk import TEMPORARY, foreign, sweep_below
+from hardneg.training import stage as stage_module
 from hardneg.training.checkpoint import checkpoints
 from hardneg.training.loop import StepOutput
 from hardneg.training.optim import adamw, lamb, linear
@@ -419,3 +420,34 @@ def test_a_step_that_is_not_finite_names_the_model_and_its_queries(tmp_path):
         for path in kept
         for x in load_file(path / "retriever.weights.safetensors").values()
     )
+
+
+@pytest.mark.parametrize(
+    ("names", "title", "said"),
+    [
+        (("ranker",), "", "training, episode 1"),
+        (("ranker",), "first ranker", "training the first ranker, episode 1"),
+        (("ranker", "retriever"), "", "training the ranker, episode 1"),
+    ],
+)
+def test_titles_of_progress_say_which_model_is_trained(tmp_path, monkeypatch, names, title, said):
+    heard = []
+
+    @contextlib.contextmanager
+    def track(text, *_, **__):
+        heard.append(text)
+        yield lambda *_: None
+
+    monkeypatch.setattr(stage_module, "track", track)
+
+    def trainee(name):
+        net, model = Net(1), {tmp_path / name: 1}
+        rows = lambda step: Rows([step])  # noqa: E731
+        loss = lambda batch: StepOutput(net(batch.query_rows).square().mean())  # noqa: E731
+        return Trainee(name, net, loss, rows, lambda step: 1e-3, save_net, models=model, title=title)
+
+    trainees, rows = [trainee(name) for name in names], Metrics(tmp_path / "metrics.jsonl")
+    Stage(trainees, tmp_path / "checkpoint", rows, episode=1, seed=3, inputs={}, timed=untimed).advance(
+        "ranker", 1
+    )
+    assert heard == [said]

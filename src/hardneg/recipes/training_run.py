@@ -277,7 +277,8 @@ class TrainingRun(Generic[S]):
         ----------
         models : folder -> number of steps after which the model is saved there.
         save : publishes the model; None: publishes a bi-encoder.
-        more : ``intermediate``, ``facts`` and ``kind``, as :class:`~hardneg.training.stage.Trainee` takes them.
+        more : ``intermediate``, ``facts``, ``kind`` and ``title``, as
+            :class:`~hardneg.training.stage.Trainee` takes them.
         """
         settings = self.settings
         if settings.recompute_layers:

@@ -101,7 +101,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "pipeline",
         "Retriever and ranker",
         "Pipelines",
-        "Retrievers alone, and with their first hits re-ranked by the first and the last ranker (AR2, Table 3).",
+        "Retrievers alone, and with their first hits re-ranked by the first and the last ranker (AR2, Table 3)."
+        " After training is after the last iteration, also where the state of an earlier one was kept.",
         ranker.pipeline_table,
         charts.pipeline_chart,
     ),
@@ -110,8 +111,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "Retriever and ranker",
         "Where they disagree",
         "Shares of queries that get another first hit from the ranker, and of pairs of the retriever's first"
-        " hits (at most 20 of those that are re-ranked) that the ranker turns round. The table says for how many"
-        " queries either is better.",
+        " hits (at most 20 of those that are re-ranked) that the ranker turns round. The table has the shares of"
+        " queries for which either is better by the deciding measure.",
         ranker.disagreement_table,
         charts.disagreement_chart,
     ),
@@ -128,7 +129,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "loss_parts",
         "Retriever and ranker",
         "Parts of the retriever's loss",
-        "The adversarial part and the distillation before they are weighed, and the entropy of each step's lists.",
+        "The adversarial part and the distillation before they are weighed, and the entropy of each step's lists."
+        " With weighting = p_theta the adversarial part says nothing about progress.",
         ranker.parts_table,
         charts.parts_chart,
     ),

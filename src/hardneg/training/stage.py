@@ -94,6 +94,7 @@ class Trainee:
     intermediate : folder -> number of steps, for states on the way; they are not saved if training ends earlier.
     facts : step of this model (from 0) -> further facts for the metrics.
     kind : the kind of artefact that ``save`` publishes.
+    title : what titles of progress call the model; empty: its name, if the stage has several models.
     margins : the log in which its objective records the margins of its groups; None: they are not recorded.
     """
 
@@ -109,6 +110,7 @@ class Trainee:
     clip: float = 1.0
     facts: Callable[[int], Mapping[str, Any]] = lambda step: {}
     kind: str = "model"
+    title: str = ""
     margins: Margins | None = None
 
     @property
@@ -417,8 +419,9 @@ class Stage:
             keep_newest(self.folder, 1)
 
     def _called(self, name: str) -> str:
-        """A model's name for titles of progress; empty if the stage has only one model."""
-        return f" the {name}" if len(self.trainees) > 1 else ""
+        """What titles of progress call a model; empty if the stage has only one, and that has no title."""
+        title = self.trainees[name].title or (name if len(self.trainees) > 1 else "")
+        return f" the {title}" if title else ""
 
     @contextlib.contextmanager
     def _naming_queries(self, model: str) -> Iterator[None]:

@@ -46,6 +46,7 @@ def first_ranker(training: TrainingRun[Ar2], start: StartingRanker) -> CrossEnco
         settings.schedule_over(steps, rate),
         {place: steps},
         loss="cross_entropy",
+        title="first ranker",
     )
     stage = training.stage([trainee], episode=FIRST_RANKER, inputs=inputs_of(training))
     stages.begin(kind_of(RANKER))
@@ -113,6 +114,7 @@ def ranker_trainee(
     models: Mapping[Path, int],
     *,
     loss: RankerLossName,
+    title: str = "",
 ) -> Trainee:
     """The ranker as a stage trains it (AR2, Eqs. 6 and 7; in IRGAN's game the binary log loss of Eq. 3)."""
     objective = ranker_objective(
@@ -128,6 +130,7 @@ def ranker_trainee(
         save=save_ranker,
         kind=RANKER_KIND,
         facts=batches.facts,
+        title=title,
     )
 
 
