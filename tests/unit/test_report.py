@@ -217,6 +217,7 @@ def test_the_untrained_model_is_not_compared_with_itself():
     found = verdict(results(comparison(0.0, 1.0), comparison(-0.1, 0.01, against="bm25"), kept=kept), queries=16)
     told = "On dev, no state of training was better than the untrained one (RR@10 0.500, the last state 0.125)"
     assert found.sentence == f"{told}, so the final model is the untrained one."
+    assert (found.kind, page.MARKS[found.kind]) == ("same", "= The untrained model")
     assert "BM25" in found.details[0]
     assert not any("more queries" in line for line in found.advice)
 

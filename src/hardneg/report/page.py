@@ -30,6 +30,14 @@ POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline';"
     " img-src data: blob:; base-uri 'none'; form-action 'none'"
 )
+# The verdict in few words, by its kind.
+MARKS = {
+    "better": "▲ Better",
+    "worse": "▼ Worse",
+    "unsure": "≈ No clear difference",
+    "same": "= The untrained model",
+    "open": "● Open",
+}
 
 
 @dataclass(frozen=True)
@@ -282,9 +290,7 @@ def _navigation(names: Sequence[str]) -> str:
 def _verdict(verdict: Verdict) -> str:
     details = "".join(f"<li>{text(line)}</li>" for line in verdict.details)
     advice = "".join(f"<li>{text(line)}</li>" for line in verdict.advice)
-    mark = {"better": "▲ Better", "worse": "▼ Worse", "unsure": "≈ No clear difference", "open": "● Open"}[
-        verdict.kind
-    ]
+    mark = MARKS[verdict.kind]
     return (
         f'<section class="verdict {verdict.kind}" aria-label="Verdict"><p class="mark">{mark}</p>'
         f'<p class="sentence">{text(verdict.sentence)}</p>'

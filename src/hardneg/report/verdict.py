@@ -22,7 +22,7 @@ NAMES = {UNTRAINED: "the untrained model", BM25: "BM25", RETRIEVED: "the retriev
 class Verdict:
     """What the top of a report says."""
 
-    kind: str  # better, worse, unsure or open
+    kind: str  # better, worse, unsure, same (the untrained model was kept) or open
     sentence: str
     details: tuple[str, ...]  # the same against other baselines
     advice: tuple[str, ...]  # what to do next, the most useful first
@@ -93,7 +93,8 @@ def verdict(
     advice = [*_of_in_batch(in_batch), *_advice(results, first, queries, dev_passages, momentum_from)]
     if mined or not advice:
         advice.append(AUDIT if mined else MINE)
-    return Verdict(_kind(first[0]), told[0], tuple(told[1:]), tuple(advice))
+    kind = "same" if is_same(first[0], kept) else _kind(first[0])
+    return Verdict(kind, told[0], tuple(told[1:]), tuple(advice))
 
 
 def first_rows(results: Mapping[str, Any], dev_passages: int | None) -> list[Mapping[str, Any]]:
