@@ -246,6 +246,13 @@ def test_pairs_of_a_preset_are_no_longer_than_the_model_takes(execute, whole, wo
     assert said.count("with a new head") == (not classifier)
 
 
+def test_a_new_head_is_told_of_once_if_the_untrained_model_is_kept(execute, world, capsys):
+    made = execute(model=world.calm, max_length=8192, steps=1, keep="best", learning_rate=1e-12, progress=True)
+    assert made.results["kept"]["state"] == "untrained"
+    said = capsys.readouterr().err
+    assert (said.count("with a new head"), said.count("tokens, not of 8192")) == (1, 1)
+
+
 def new_ranker_of(model):
     """A ranker that begins with a model, of the length that it takes."""
     return new_ranker(ModelSource.at(model), seed=0)

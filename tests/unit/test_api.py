@@ -268,6 +268,11 @@ def test_a_mined_pool_can_begin_an_experiment(world, tmp_path):
     assert used.passage_rows.tolist() == pool.passage_rows.tolist()
 
 
+def test_mining_from_an_unknown_source_is_refused(world, tmp_path):
+    with pytest.raises(SettingsError, match="UNKNOWN_SOURCE: there is no source 'bn25'; did you mean 'bm25'"):
+        hn.mine(world[0], None, tmp_path / "pool", sources=["bn25"])
+
+
 def test_a_pool_without_a_training_query_is_refused(world, tmp_path):
     collection, model = world
     hn.mine(collection, None, tmp_path / "pool", split="test", sources=["bm25"], depth=10, count=4)

@@ -102,6 +102,8 @@ def test_without_hard_negatives_all_queries_train():
 def test_nothing_to_train_on():
     with pytest.raises(InputError, match="NO_NEGATIVES: none of 3 training queries"):
         batches_of(numbered([0, 0, 0]))
+    with pytest.raises(InputError, match="NO_NEGATIVES: the pool holds no query: all were left out"):
+        batches_of(numbered([]))
 
 
 # ---------------------------------------------------------------- negatives drawn at every visit

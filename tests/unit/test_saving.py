@@ -8,7 +8,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from hardneg.errors import ArtifactError, SettingsError, TrustError
+from hardneg.errors import ArtifactError, InputError, SettingsError, TrustError
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
@@ -182,6 +182,15 @@ def test_prompts_of_neither_side_are_warned_of(roberta, tmp_path, sentence_trans
     theirs.save(str(tmp_path / "model"))
     load_encoder(str(tmp_path / "model"))
     assert (f"has prompts, but none for queries or passages ({name}, x)" in caplog.text) == warned
+
+
+@pytest.mark.parametrize("prompts", [["q: "], {"query": 3}])
+def test_prompts_that_are_no_texts_are_told_with_their_file(roberta, tmp_path, sentence_transformers, prompts):
+    build(sentence_transformers, roberta, *DIRECTORIES["mean"]).save(str(tmp_path / "model"))
+    file = tmp_path / "model/config_sentence_transformers.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"prompts": prompts}))
+    with pytest.raises(InputError, match=r"config_sentence_transformers.json: BAD_MODEL: prompts = .* object of"):
+        load_encoder(str(tmp_path / "model"))
 
 
 def respell(folder):

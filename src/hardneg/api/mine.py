@@ -28,6 +28,7 @@ from hardneg.api.inputs import (
 from hardneg.api.retrievers import retriever_with_runs
 from hardneg.api.score import open_guide
 from hardneg.arguments import checked
+from hardneg.config import nearest
 from hardneg.data.collection import Collection
 from hardneg.data.judgements import Judgements
 from hardneg.data.training_data import BY_QRELS, Labels, TrainingData, amended, labelled, named_split
@@ -253,9 +254,16 @@ def check_settings(
         "beta": partial(share, "beta", beta),
         "seed": partial(at_least, "seed", seed, 0),
     }
-    named = [partial(one_of, "sources", source, SOURCES) for source in sources]
+    named = [partial(source_named, source) for source in sources]
     values = check_all(*named, *checks.values())
     return {"sources": values[: len(named)], **dict(zip(checks, values[len(named) :], strict=True))}
+
+
+def source_named(name: str) -> str:
+    """Check that there is a source of negatives of this name; returns it."""
+    if name not in SOURCES:
+        raise SettingsError("UNKNOWN_SOURCE", f"there is no source {name!r:.60}", nearest(name, SOURCES))
+    return name
 
 
 def share(name: str, value: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,8 @@ from hardneg.recipes.ranker import RANKER, RankerTraining, RankerWork, fresh_ran
 from hardneg.recipes.starting_model import starting_encoder
 from hardneg.recipes.training_run import TrainingRun
 
+log = logging.getLogger(__name__)
+
 
 def train_ranker(task: Task) -> dict[str, Any]:
     """One experiment, from wherever it stands to its results."""
@@ -52,7 +55,7 @@ def train_ranker(task: Task) -> dict[str, Any]:
         training = TrainingRun(settings, data, experiment, frozen_of(task, experiment.cache))
         if is_leader():
             say_what_differs(experiment, ranker.device.type, world_size())
-        base = partial(fresh_ranker, source, settings)
+        base = partial(fresh_ranker, source, settings, log.debug)  # it was told of above
         first = [ranker]  # training starts with the one that is open; the next is read again
         with (
             tensorboard_writer(experiment, settings.tensorboard and is_leader()),

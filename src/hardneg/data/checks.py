@@ -17,6 +17,7 @@ from hardneg.data.formats.contexts import text_id
 from hardneg.data.record_source import JudgementRecord, PassageRecord, QueryRecord
 from hardneg.errors import InputError
 from hardneg.records import Int32
+from hardneg.shown import counted
 
 MAX_ROWS = 2**31 - 1
 NAMED = 10  # number of unknown ids that a message lists
@@ -242,7 +243,8 @@ class Unknown:
 
     def fault(self) -> InputError:
         """One fault that lists the first unknown ids and says how many judgements name one."""
-        what = f"{self.total:,} judgements name ids that are not there: {', '.join(self.named)}"
+        names = "name ids that are" if self.total > 1 else "names an id that is"
+        what = f"{counted(self.total, 'judgement')} {names} not there: {', '.join(self.named)}"
         what += ", …" if self.total > len(self.named) else ""
         fix = "import the missing records too, or drop and count these by hardneg import --allow-unjudged"
         return fault_of(self.first, "UNKNOWN_ID", what, fix)

@@ -88,7 +88,7 @@ def gain_lines(results: Mapping[str, Any]) -> list[str]:
         found, measure = said[split], next(iter(said[split]["as it is"]))
         was, now = found["as it is"][measure], found["reranked"][measure]
         best = f", {found['best'][measure]:.4f} at best" if measure in found.get("best", {}) else ""
-        moved = f"{found['gained'][measure]:,} queries gained, {found['lost'][measure]:,} lost"
+        moved = f"{counted(found['gained'][measure], 'query')} gained, {found['lost'][measure]:,} lost"
         worse = "; lower than without re-ranking" if now < was else ""
         what = f"re-ranking the first {found['k']} of {first}: {split} {measure}"
         lines.append(f"{what} {was:.4f} -> {now:.4f} ({moved}{best}){worse}")

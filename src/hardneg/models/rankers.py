@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -108,7 +108,9 @@ def open_ranker(source: ModelSource, **overrides: Any) -> CrossEncoder:
         return CrossEncoder(replace(settings, **overrides), tower).to(device).eval()
 
 
-def new_ranker(source: ModelSource, *, seed: int, **overrides: Any) -> CrossEncoder:
+def new_ranker(
+    source: ModelSource, *, seed: int, tell: Callable[[str], None] = say, **overrides: Any
+) -> CrossEncoder:
     """A ranker that begins with the transformer of a bi-encoder, or of any encoder, and a new head.
 
     A line for the user says so. From two towers the ranker takes that of the queries. A pooler that a BERT brings
@@ -117,6 +119,7 @@ def new_ranker(source: ModelSource, *, seed: int, **overrides: Any) -> CrossEnco
     Parameters
     ----------
     source : its ``model`` is the encoder.
+    tell : takes the line.
     overrides : fields of :class:`RankerSettings`.
 
     Raises
@@ -139,7 +142,7 @@ def new_ranker(source: ModelSource, *, seed: int, **overrides: Any) -> CrossEnco
         settings = replace(RankerSettings(max_length=tower.longest), **overrides)
         ranker = CrossEncoder(settings, tower).to(device).eval()
         kept = " behind its own pooler" if pooler else ""
-        say(f"ranker: {found.name} with a new head{kept}, drawn from seed {seed}: it must be trained")
+        tell(f"ranker: {found.name} with a new head{kept}, drawn from seed {seed}: it must be trained")
         return ranker
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from hardneg.arguments import brief
 from hardneg.errors import InputError, SettingsError, TrustError
 from hardneg.models.bi_encoder import AnceHead
 from hardneg.models.pooling import Pooling
@@ -215,4 +216,8 @@ def _transformer_settings(folder: Path) -> dict[str, Any]:
 def _prompts(folder: Path) -> tuple[dict[str, str | None], str | None]:
     file = folder / CONFIG
     config = read_json_object(file) if file.is_file() else {}
-    return config.get("prompts") or {}, config.get("similarity_fn_name")
+    prompts = config.get("prompts") or {}
+    if not isinstance(prompts, dict) or not all(isinstance(one, str | None) for one in prompts.values()):
+        what = f"prompts = {brief(prompts)} is not an object of texts"
+        raise InputError("BAD_MODEL", what, 'write them as in {"query": "query: "}', path=file)
+    return prompts, config.get("similarity_fn_name")

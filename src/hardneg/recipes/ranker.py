@@ -34,6 +34,7 @@ from hardneg.negatives.mining import Corpus, mine_candidates
 from hardneg.negatives.mix import union
 from hardneg.negatives.pool import NegativePool, empty_pool
 from hardneg.process.distributed import by_leader
+from hardneg.process.progress import say
 from hardneg.process.stages import Amount, Planned
 from hardneg.recipes import catalogue
 from hardneg.recipes.estimate import CostModel, work_of
@@ -146,10 +147,10 @@ class RankerTraining(MiningSettings):
         return {name: value for name in RankerSettings.names() if (value := getattr(self, name, None)) is not None}
 
 
-def fresh_ranker(source: ModelSource, settings: RankerTraining) -> CrossEncoder:
+def fresh_ranker(source: ModelSource, settings: RankerTraining, tell: Callable[[str], None] = say) -> CrossEncoder:
     """A fresh ranker as training starts with it: the one that is given, or an encoder with a new head.
 
-    The head is drawn from the seed of training; a line says so.
+    The head is drawn from the seed of training; ``tell`` takes a line that says so.
 
     Raises
     ------
@@ -160,12 +161,12 @@ def fresh_ranker(source: ModelSource, settings: RankerTraining) -> CrossEncoder:
         raise SettingsError("TWO_MODELS", what, "leave it out")
     try:
         given = partial(open_ranker, dataclasses.replace(source, ranker=source.model))
-        ranker = as_long_as_it_takes(given, settings.ranker_overrides)
+        ranker = as_long_as_it_takes(given, settings.ranker_overrides, tell)
     except SettingsError as fault:
         if fault.code != "NOT_A_RANKER":
             raise
-        fresh = partial(new_ranker, source, seed=settings.seed)
-        ranker = as_long_as_it_takes(fresh, settings.ranker_overrides)
+        fresh = partial(new_ranker, source, seed=settings.seed, tell=tell)
+        ranker = as_long_as_it_takes(fresh, settings.ranker_overrides, tell)
     if settings.reinit_layers:
         reinitialize(ranker.tower.transformer, settings.reinit_layers, seed=settings.reinit_seed)
     return ranker

@@ -45,7 +45,9 @@ def starting_ranker(source: ModelSource, overrides: Mapping[str, Any], *, seed: 
     return StartingRanker(as_long_as_it_takes(partial(open_ranker, source), overrides), is_new=False)
 
 
-def as_long_as_it_takes(load: Callable[..., CrossEncoder], overrides: Mapping[str, Any]) -> CrossEncoder:
+def as_long_as_it_takes(
+    load: Callable[..., CrossEncoder], overrides: Mapping[str, Any], tell: Callable[[str], None] = say
+) -> CrossEncoder:
     """Load a ranker; if its pairs would be longer than it takes, it keeps its own length, and a line says so.
 
     A preset names one length for all models.
@@ -53,6 +55,7 @@ def as_long_as_it_takes(load: Callable[..., CrossEncoder], overrides: Mapping[st
     Parameters
     ----------
     load : loads it with fields of :class:`~hardneg.models.cross_encoder.RankerSettings`.
+    tell : takes the line.
     """
     try:
         return load(**overrides)
@@ -60,5 +63,5 @@ def as_long_as_it_takes(load: Callable[..., CrossEncoder], overrides: Mapping[st
         if fault.code != "TOO_LONG" or "max_length" not in overrides:
             raise
     ranker = load(**{name: value for name, value in overrides.items() if name != "max_length"})
-    say(f"ranker: it takes pairs of {ranker.settings.max_length} tokens, not of {overrides['max_length']}")
+    tell(f"ranker: it takes pairs of {ranker.settings.max_length} tokens, not of {overrides['max_length']}")
     return ranker

@@ -40,7 +40,7 @@ SHARED = {
     "similarity": ("similarity", "build the index with this model"),
     "tokenizer": ("tokenizer", "build the index with this model"),
     "encoder": ("model", "build the index with this model"),
-    "tokens": ("texts", "build the index over this collection"),
+    "tokens": ("texts", "build it over this collection, with the lengths and prompts of the search"),
 }
 
 

@@ -255,8 +255,8 @@ class Retriever:
             what = f"embeddings of model {found[:12]}…, searched with model {self.sides['passage'][:12]}…"
             raise ArtifactError("OTHER_MODEL", what, "encode with this model", path=self.passages_at)
         if (found := given.manifest.inputs["tokens"]) != (ours := self._embeddings("passage")[0].digest):
-            what = f"embeddings of other texts ({found[:12]}…, not {ours[:12]}…), or cut at another length"
-            fix = "encode the passages of this collection, at the length that you search with"
+            what = f"embeddings of other texts ({found[:12]}…, not {ours[:12]}…), or with other lengths or prompts"
+            fix = "encode the passages of this collection, with the lengths and prompts that you search with"
             raise ArtifactError("OTHER_TEXTS", what, fix, path=self.passages_at)
         return given
 
