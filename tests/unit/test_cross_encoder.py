@@ -444,6 +444,17 @@ def test_other_modules_of_sentence_transformers_are_refused(classifiers, tmp_pat
         load_ranker(tmp_path / "ce")
 
 
+@pytest.mark.parametrize(("default", "warned"), [("ask", True), (None, False), ("gone", False)])
+def test_a_default_prompt_is_warned_of(classifiers, tmp_path, sentence_transformers, caplog, default, warned):
+    sentence_transformers.CrossEncoder(str(classifiers("bert"))).save_pretrained(str(tmp_path / "ce"))
+    file = tmp_path / "ce/config_sentence_transformers.json"
+    prompts = {"prompts": {"ask": "Relevant? "}, "default_prompt_name": default}
+    file.write_text(json.dumps(json.loads(file.read_text()) | prompts))
+    load_ranker(tmp_path / "ce")
+    told = "CrossEncoder puts its default prompt 'Relevant? ' before the texts; hardneg does not, so scores differ"
+    assert (told in caplog.text) == warned
+
+
 @pytest.mark.parametrize(
     ("settings", "line"),
     [

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hardneg.arguments import brief
 from hardneg.errors import InputError, SettingsError
 from hardneg.models.cross_encoder import KIND, Activation, RankerSettings
 from hardneg.models.pretrained import read_json_object
 from hardneg.models.st_folder import CONFIG, MODULES, TRANSFORMER_CONFIG, read_modules
 from hardneg.storage.artifacts import MANIFEST, open_artifact, read_manifest
+
+log = logging.getLogger(__name__)
 
 SETTINGS = "hardneg_ranker.json"  # settings that no other format has a place for
 TASK = "sequence-classification"
@@ -83,7 +88,19 @@ def read_ranker_folder(folder: Path) -> RankerFolder:
         raise _not_a_ranker("this is a model without a classification head", folder)
     if (labels := _labels(config)) != 1:
         raise ManyLabels("NOT_A_RANKER", f"this is a classifier of {labels} labels", ONE_LABEL, path=folder)
+    if prompt := default_prompt(_json(folder / CONFIG)):
+        log.warning(
+            "%s: CrossEncoder puts its default prompt %s before the texts; hardneg does not, so scores differ",
+            folder,
+            brief(prompt),
+        )
     return RankerFolder(transformer, _activation(folder, config), _settings(folder))
+
+
+def default_prompt(config: Mapping[str, Any]) -> str:
+    """The prompt that sentence-transformers' ``CrossEncoder`` puts before texts by default, or ""."""
+    prompts = config.get("prompts")
+    return str(prompts.get(config.get("default_prompt_name")) or "") if isinstance(prompts, dict) else ""
 
 
 def transformer_of(folder: Path) -> Path:
