@@ -96,13 +96,15 @@ def test_judgements_in_memory_are_called_so(caplog):
 
 
 @pytest.mark.parametrize("way", ["data", "qrels"])
-def test_a_run_without_any_judged_passage_is_told(tmp_path, collection, hardneg, way):
+@pytest.mark.parametrize("command", ["evaluate", "compare"])
+def test_a_run_without_any_judged_passage_is_told(tmp_path, collection, hardneg, command, way):
     run = tmp_path / "a.trec"
     other = "p" if way == "data" else "other"  # a collection refuses ids that it does not have
     run.write_text("".join(f"test-{i} Q0 {other}{9 - i} 1 1.0 made\n" for i in range(QUERIES)))
-    _, out, err = hardneg("evaluate", run, *judging(tmp_path, collection, way), "--measures", "RR@10")
-    assert "0.0000" in out
-    assert ("it holds no passage that" in err) == (way == "qrels")
+    runs = [run] if command == "evaluate" else [run_file(tmp_path / "b.trec", range(QUERIES)), run]
+    _, out, err = hardneg(command, *runs, *judging(tmp_path, collection, way), "--measures", "RR@10")
+    assert ("0.0000" if command == "evaluate" else "1.0000") in out
+    assert (f"{run}: it holds no passage that" in err) == (way == "qrels")
 
 
 @pytest.mark.parametrize("command", ["evaluate", "compare"])

@@ -227,9 +227,14 @@ def test_huge_scores_rank_as_infinite(tmp_path):
     ("line", "message"),
     [
         ("q1 Q0 b 2 1.0", "WRONG_COLUMNS: 5 columns"),
-        ("", "WRONG_COLUMNS"),
+        ("", "WRONG_COLUMNS: a blank line; remove it"),
         ("q1 Q0 b 2 nan t", "BAD_SCORE: the score 'nan'"),
         ("q1 Q0 b 2 abc t", "BAD_SCORE: the score 'abc'"),
+        ("q1 Q0 b 2 1_0 t", "BAD_SCORE: the score '1_0'"),  # 10 in Python, and in no other tool
+        (
+            "q1 Q0 e\u0301 2 1.0 t",
+            "UNKNOWN_ID: 1 passage ids are not in the collection: e\u0301 (1 passage",
+        ),
         ("q1 Q0 a 2 0.5 t", "DUPLICATE_HIT: query q1, passage a: this hit is already on line 1"),
         ("q1 Q0 y 2 1.0 t", "UNKNOWN_ID: 1 passage ids are not in the collection: y"),
         ("q9 Q0 b 2 1.0 t", "UNKNOWN_ID: 1 query ids are not in the collection: q9"),
@@ -260,6 +265,35 @@ def test_faults_of_the_whole_file(tmp_path):
         read_run(file(tmp_path, gzip.compress(b"q1 Q0 a 1 1 t\n" * 99, mtime=0)[:-9], "r.gz"), QUERIES, PASSAGES)
     with pytest.raises(InputError, match=r":2: BAD_SCORE"):
         read_run(file(tmp_path, "q1\ta\t1\nq1\tb\tx\n"), QUERIES, PASSAGES)
+
+
+@pytest.mark.parametrize("rank", ["9.5", "-1", "inf"])
+def test_scores_where_an_marco_run_has_ranks_are_refused(tmp_path, rank):
+    with pytest.raises(InputError, match=rf":2: BAD_SCORE: the rank '{rank}' is no whole number from 0 up"):
+        read_run(file(tmp_path, f"q1\ta\t0\nq1\tb\t{rank}\n"), QUERIES, PASSAGES)
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (open_qrels, "q1 0 a 1\rq2 0 a 1\r"),
+        (lambda path: read_run(path, QUERIES, PASSAGES), "q1 Q0 a 1 3 t\rq2 Q0 a 1 3 t\r"),
+        (lambda path: read_run(path, QUERIES, PASSAGES), "q1 a 1\rq2 a 1"),
+    ],
+)
+def test_lines_that_end_in_cr_alone_are_not_taken_for_one(tmp_path, read, text):
+    with pytest.raises(InputError, match=r":1: BAD_QUOTING: its lines end in CR alone"):
+        read(file(tmp_path, text))
+
+
+def test_ids_in_another_unicode_form_are_told(tmp_path, caplog):
+    text = "q1 Q0 e\u0301 1 3 t\nq1 Q0 \u00e9 2 2 t\nq1 Q0 \u00fc 3 1 t\n"
+    read_runs([file(tmp_path, text)], QUERIES, PASSAGES)
+    told = r"1 passage id is known in another Unicode form (NFC, NFD), and not matched: 'e\u0301'"
+    assert caplog.messages == [f"{tmp_path / 'run.trec'}: {told}"]
+    caplog.clear()
+    read_runs([file(tmp_path, text.replace("e\u0301", "a"))], QUERIES, PASSAGES)
+    assert not caplog.messages
 
 
 def test_many_unknown_ids_are_counted_and_ten_named(tmp_path):
@@ -362,6 +396,7 @@ def test_beir_ids_may_have_blanks(tmp_path):
         ),
         ("q1\ta\tabc\n", ":1: BAD_GRADE"),
         ("q1\ta\t1\nq1\t\t1\n", ":2: WRONG_COLUMNS"),
+        ("q1\ta\t1\n\n", ":2: WRONG_COLUMNS: a blank line; remove it"),
         ("# nothing\n", ": EMPTY_FILE"),
     ],
 )

@@ -104,10 +104,7 @@ def evaluate(
     )
     check_overlap(named(run), evaluation, judged_by(split, qrels))
     warn_of_depth(named(run), runs[0], parsed, collection)
-    if not np.isin(runs[0].passage_rows, judged.passage_rows).any():
-        log.warning(
-            "%s: it holds no passage that %s names; are the ids the same?", named(run), judged_by(split, qrels)
-        )
+    warn_of_no_passage(named(run), runs[0], judged, judged_by(split, qrels))
     if per_query is not None:
         write_per_query(Path(per_query), evaluation, queries)
     return Evaluated(evaluation.as_json())
@@ -183,6 +180,12 @@ def warn_of_depth(name: str, run: Run, measures: Sequence[Measure], collection: 
         )
 
 
+def warn_of_no_passage(name: str, run: Run, judged: Qrels, by: str) -> None:
+    """Warn of a run that holds no judged passage, for its ids may be of another collection."""
+    if not np.isin(run.passage_rows, judged.passage_rows).any():
+        log.warning("%s: it holds no passage that %s names; are the ids the same?", name, by)
+
+
 def write_per_query(path: Path, evaluation: Evaluation, queries: IdSpace) -> None:
     """Write the values of every query to ``path``, one JSON object a line.
 
@@ -250,6 +253,7 @@ def compare(
     for name, run, evaluation in zip(names, opened, evaluations, strict=True):
         check_overlap(name, evaluation, judged_by(split, qrels))
         warn_of_depth(name, run, parsed, collection)
+        warn_of_no_passage(name, run, judged, judged_by(split, qrels))
     pairs = [Pair(*pair) for pair in itertools.combinations(zip(names, opened, evaluations, strict=True), 2)]
     if per_query is not None:
         write_records(Path(per_query), (row for pair in pairs for row in pair.by_query(judged, queries, passages)))

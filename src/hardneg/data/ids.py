@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Protocol
@@ -82,3 +83,22 @@ def extend(space: IdSpace, ids: list[str]) -> tuple[IdSpace, Int32]:
         return space, rows
     rows[unknown] = len(space) + np.arange(len(unknown))
     return Vocabulary([ids[i] for i in unknown.tolist()], space), rows
+
+
+def other_forms(space: IdSpace, ids: Sequence[str]) -> list[str]:
+    """Choose the ids that a space lacks, but holds in another Unicode normal form (NFC or NFD).
+
+    They look the same on the screen, but are other ids.
+    """
+    ids = [id_ for id_ in ids if not id_.isascii()]  # ASCII has one form
+    if not ids:
+        return []
+    forms = (space.rows([unicodedata.normalize(form, id_) for id_ in ids]) for form in ("NFC", "NFD"))
+    there = np.maximum.reduce([np.asarray(rows) for rows in forms]) >= 0
+    return [ids[i] for i in np.flatnonzero(there & (np.asarray(space.rows(ids)) < 0)).tolist()]
+
+
+def written_otherwise(kind: str, ids: Sequence[str]) -> str:
+    """What to tell of the ids that :func:`other_forms` found."""
+    named = f"{len(ids):,} {kind} {'id is' if len(ids) == 1 else 'ids are'}"
+    return f"{named} known in another Unicode form (NFC, NFD), and not matched: {ids[0]!a:.80}"

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.data.formats.lines import BOM, CHUNK, read_chunks, read_lines
-from hardneg.data.ids import IdSpace
+from hardneg.data.ids import IdSpace, other_forms, written_otherwise
 from hardneg.errors import InputError
 from hardneg.records import Int32, Int64
 
@@ -74,6 +74,8 @@ class Table:
         if len(unknown):
             named = ", ".join(ids[i] for i in unknown[:_NAMED].tolist())
             what = f"{len(unknown):,} {kind} ids are not in the collection: {named}"
+            if other := other_forms(space, [ids[i] for i in unknown.tolist()]):
+                what = f"{what} ({written_otherwise(kind, other)})"
             line = int(self.lines[np.argmax(column == unknown[0])])
             raise InputError("UNKNOWN_ID", what, "give the matching file", path=self.path, line=line)
         return rows
@@ -173,5 +175,7 @@ def _split_lines(path: Path, layout: TableForm, start: int) -> Iterator[tuple[Se
         for (number, _), row in zip(block, rows, strict=True):
             if len(row) != layout.width or b"" in row:
                 what, fix = f"{len(row)} columns, or an empty one", f"write lines as '{layout.columns}'"
+                if row in ([], [b""]):
+                    what, fix = "a blank line", "remove it"
                 raise InputError("WRONG_COLUMNS", what, fix, path=path, line=number)
         yield [number for number, _ in block], [list(column) for column in zip(*rows, strict=True)]

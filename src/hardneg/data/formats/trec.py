@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.data.formats.lines import grade_of, publish_packed, read_lines
+from hardneg.data.formats.lines import CR_ALONE, LF_OR_CRLF, grade_of, publish_packed, read_lines
 from hardneg.data.formats.pair_table import Column, Float64, Table, TableForm, read_table
-from hardneg.data.ids import IdSpace, Vocabulary, byte_ranks, extend
+from hardneg.data.ids import IdSpace, Vocabulary, byte_ranks, extend, other_forms, written_otherwise
 from hardneg.errors import ArtifactError, InputError, NumericError
 from hardneg.records import Float32, Int32, Int64, Qrels, Run, Unit, offsets_of, owners
 from hardneg.storage.artifacts import (
@@ -82,6 +82,9 @@ def read_runs(
     for path in paths:
         digest, unit = (collection, PASSAGE) if isinstance(path, Mapping) else _check_sidecar(path, collection)
         table = table_of(path) if isinstance(path, Mapping) else _read_run_table(path)
+        for kind, space, ids in (("query", queries, table.query_ids), ("passage", passages, table.passage_ids)):
+            if other := other_forms(space, ids):
+                log.warning("%s: %s", table.path, written_otherwise(kind, other))
         queries, query_rows = extend(queries, table.query_ids)
         passages, passage_rows = extend(passages, table.passage_ids)
         runs.append(_run_of(table, query_rows, passage_rows, unit, digest))
@@ -136,6 +139,7 @@ def in_range(grades: Float64) -> NDArray[np.bool_]:
 
 def _read_run_table(path: Path) -> Table:
     _, first = next(read_lines(path), (1, ""))
+    _refuse_cr_alone(path, first)
     marco = len(first.encode().split()) == _MARCO_RUN.width
     table = read_table(path, *((_MARCO_RUN, _minus_ranks) if marco else (_TREC_RUN, _scores)))
     later, earlier = table.repeats()
@@ -148,6 +152,8 @@ def _scores(texts: Column, numbers: Sequence[int], path: Path) -> Float64:
     try:
         scores = np.fromiter(map(float, texts), np.float64, len(texts))
         bad = np.flatnonzero(np.isnan(scores))
+        if b"_" in b"".join(texts):  # Python reads 1_0 as 10
+            bad = np.flatnonzero([not _is_number(text) for text in texts])
     except ValueError:
         bad = np.flatnonzero([not _is_number(text) for text in texts])
     if len(bad):
@@ -157,12 +163,23 @@ def _scores(texts: Column, numbers: Sequence[int], path: Path) -> Float64:
 
 
 def _minus_ranks(texts: Column, numbers: Sequence[int], path: Path) -> Float64:
-    return -_scores(texts, numbers, path)
+    ranks = _scores(texts, numbers, path)
+    for entry in np.flatnonzero((ranks < 0) | (np.floor(ranks) != ranks) | np.isinf(ranks))[:1]:
+        what = f"the rank {texts[entry].decode()!r:.40} is no whole number from 0 up"
+        fix = f"write ranks, or lines with scores as '{_TREC_RUN.columns}'"
+        raise InputError("BAD_SCORE", what, fix, path=path, line=numbers[entry])
+    return -ranks
+
+
+def _refuse_cr_alone(path: Path, first: str) -> None:
+    """Refuse a file whose lines end in CR alone; else the last column of its first line takes them all."""
+    if "\r" in first.rstrip("\r"):
+        raise InputError("BAD_QUOTING", CR_ALONE, LF_OR_CRLF, path=path, line=1)
 
 
 def _is_number(text: bytes) -> bool:
     try:
-        return float(text) == float(text)
+        return b"_" not in text and float(text) == float(text)
     except ValueError:
         return False
 
@@ -291,6 +308,7 @@ def open_qrels(path: Path) -> tuple[Qrels, Vocabulary, Vocabulary]:
 
 def _read_qrels_table(path: Path) -> Table:
     first = next((line for _, line in read_lines(path) if not line.startswith("#")), "")
+    _refuse_cr_alone(path, first)
     beir = len(first.split("\t")) == _BEIR_QRELS.width
     return read_table(path, _BEIR_QRELS if beir else _TREC_QRELS, _grades)
 
