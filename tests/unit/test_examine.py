@@ -245,6 +245,22 @@ def test_tokens_of_a_model(tmp_path):
     assert 0 <= tokens["passages"]["share"] <= 1
 
 
+@pytest.mark.parametrize(("n", "size", "most"), [(5, 100, 2000), (9**6, 9**6 * 500, 2000), (900, 900 << 20, 16)])
+def test_few_long_texts_are_tokenised(n, size, most):
+    assert examine_module.sample_size(n, size) == most
+
+
+def test_of_long_texts_a_smaller_sample_is_tokenised(tmp_path, monkeypatch):
+    monkeypatch.setattr(examine_module, "TOKENISED", 20 * 2_000)
+    passages = [(f"p{i}", "pad " * 500) for i in range(60)]  # 2,000 bytes each
+    c = Collection.from_lists(passages, {"q": "what"}, {"test": {"q": ["p1"]}}, to=tmp_path / "c")
+    tokens = hn.examine(c, tiny_model(tmp_path / "model", c), cache=tmp_path / "cache")["tokens"]
+    assert (
+        "by a sample of 20" in tokens["passages"]["told"]
+        or "none of a sample of 20 " in tokens["passages"]["told"]
+    )
+
+
 def test_options_that_the_advice_names_exist():
     options = {name: {one for p in c.params for one in p.opts} for name, c in commands().items()}
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", inspect.getsource(examine_module)))

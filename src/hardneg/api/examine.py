@@ -22,6 +22,8 @@ FEW = 300  # training queries below which results differ by chance
 MANY = 200_000  # from so many passages on, encoding the corpus takes most of the time
 OFTEN_CUT = 0.1
 BEGIN = ("warmup", "finetune")  # the recipe and the preset to begin with
+TOKENISED = 1 << 24  # bytes of texts whose tokens are counted, which takes half a minute
+FEWEST = 16  # texts whose tokens are counted, however long they are
 MANY_PASSES = 20  # from so many passes over the training queries on, fewer steps may do
 
 
@@ -66,15 +68,22 @@ def token_facts(collection: Collection, source: ModelSource) -> dict[str, Any]:
     for side, length in zip(SIDES, lengths_of(encoder, encoder.settings), strict=True):
         n = collection.n_passages if side == "passage" else collection.n_queries
         if n:
-            rows = draw(n, LOOKED_AT)
+            column = collection.texts if side == "passage" else collection.query_texts
+            most = sample_size(n, int(column.offsets[-1]))
+            rows = draw(n, most)
             if side == "passage":
                 texts = joined_passages(collection.titles.take(rows), collection.texts.take(rows), " ")
             else:
                 texts = collection.query_texts.take(rows)
             counts = [len(one) for one in plain_tokenizer(length.tokenizer).encode_batch_fast(texts)]
-            cut = length.sample_cut(collection)
+            cut = length.sample_cut(collection, most)
             found[cut.plural] = {**quantiles(counts), **cut.as_json(), "told": str(cut)}
     return found
+
+
+def sample_size(n: int, size: int) -> int:
+    """The number of texts to tokenise, of ``n`` texts of ``size`` bytes together: fewer if they are long."""
+    return max(FEWEST, min(LOOKED_AT, TOKENISED * n // max(size, 1)))
 
 
 def trainable_queries(facts: Mapping[str, Any]) -> dict[str, int]:
