@@ -58,7 +58,7 @@ def test_momentum_joins_and_filters_hold(world, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
-        ({"sources": ["qery"]}, "BAD_SETTING"),
+        ({"sources": ["qery"]}, "UNKNOWN_SOURCE"),
         ({"sources": []}, "NO_SOURCES"),
         ({"sources": ["bm25", "bm25"]}, "REPEATED_SOURCE"),
         ({"sources": ["query"]}, "NO_MODEL"),

@@ -47,7 +47,7 @@ def test_embeddings_are_searched_at_the_length_they_were_made_at(world, tmp_path
     given = {"device": "cpu", "cache": tmp_path / "cache"}
     hn.encode(collection, model, tmp_path / "emb", passage_length=6, **given)
     search = {"model": model, "embeddings": tmp_path / "emb", "k": 10, **given}
-    with pytest.raises(ArtifactError, match=r"OTHER_TEXTS: .*at the length that you search with"):
+    with pytest.raises(ArtifactError, match=r"OTHER_TEXTS: .*with the lengths and prompts that you search with"):
         hn.search_split(collection, tmp_path / "a.trec", **search)
     with pytest.raises(ArtifactError, match=r"EXISTS|OTHER_|SETTINGS"):
         hn.encode(collection, model, tmp_path / "emb", **given)
