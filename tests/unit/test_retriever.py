@@ -1,8 +1,10 @@
 """A retriever: a model over a collection that loads once, answers many times, and may be asked by many threads."""
 
 import ast
+import gc
 import inspect
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -142,6 +144,18 @@ def test_a_held_retriever_answers_alike_and_gives_the_encoder_back(make, precisi
     for name, value in asked.encoder.state_dict().items():
         assert torch.equal(value, before[name]), name
     same(QUESTIONS["texts"](asked), expected["texts"])
+
+
+def test_a_retriever_that_is_forgotten_leaves_the_gradients_of_other_work_as_they_are(make):
+    """Python may collect it at any time, so also where scores are computed without gradient."""
+    forgotten = make().hold()
+    forgotten.itself = forgotten  # only the collector finds it
+    alive = weakref.ref(forgotten)
+    del forgotten
+    with torch.no_grad():
+        gc.collect()
+        assert alive() is None
+        assert not torch.is_grad_enabled()
 
 
 def counting(monkeypatch, place, name, counts):

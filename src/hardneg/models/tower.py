@@ -253,6 +253,16 @@ class TowerModel(nn.Module):
         Afterwards mode and weights are as before, bit for bit. Inside, :attr:`precision` is the precision of the
         vectors, and :meth:`digest` is still that of the original weights.
         """
+        with self.prepared(precision), torch.no_grad():
+            yield self
+
+    @contextmanager
+    def prepared(self, precision: Precision) -> Iterator[Self]:
+        """Be as inside :meth:`inference`, but leave it to the block whether torch keeps gradients.
+
+        So the block may stay open for long. torch's switch belongs to the thread, and a block that was forgotten
+        ends where Python collects it: perhaps in the middle of other work, which has switched gradients off.
+        """
         before = self.training, self.precision, self._masters
         replaced = [(tensor, tensor.data) for tower in self.each_tower() for tensor in _floats(tower)]
         try:
@@ -261,8 +271,7 @@ class TowerModel(nn.Module):
             self._masters = {id(tensor): data for tensor, data in replaced} | self._masters
             for tensor, data in replaced:
                 tensor.data = data.to(getattr(torch, precision))
-            with torch.no_grad():
-                yield self
+            yield self
         finally:
             for tensor, data in replaced:
                 tensor.data = data

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from hardneg.data.collection import Collection
@@ -103,8 +102,7 @@ class Retriever:
         """
         if self._held is None:
             with contextlib.ExitStack() as stack:
-                with torch.set_grad_enabled(torch.is_grad_enabled()):  # other work of this thread is unaffected
-                    stack.enter_context(self.encoder.inference(self.encoding.precision))
+                stack.enter_context(self.encoder.prepared(self.encoding.precision))
                 stack.callback(setattr, self, "_exact", None)
                 if self.index is None:
                     self._exact = StoredIndex(self.passages, self.encoder.device, resident=True)
@@ -117,8 +115,7 @@ class Retriever:
         """Let go of what :meth:`hold` keeps; the encoder is as it was before."""
         if self._held is not None:
             held, self._held = self._held, None
-            with torch.set_grad_enabled(torch.is_grad_enabled()):
-                held.close()
+            held.close()
 
     def __enter__(self) -> Self:
         return self.hold()
