@@ -91,7 +91,7 @@ def test_queries_without_negatives_are_skipped_and_counted(caplog):
 def test_what_to_do_is_told_only_if_many_are_skipped(caplog):
     with caplog.at_level(logging.WARNING, "hardneg"):
         batches_of(numbered([4, 0, 1, 3, 4]))
-    assert caplog.messages == ["1 of 5 training queries have no negative, and are skipped"]
+    assert caplog.messages == ["1 of 5 training queries has no negative, and is skipped"]
 
 
 def test_without_hard_negatives_all_queries_train():

@@ -93,6 +93,13 @@ def test_runs_that_share_no_query_are_told_in_one_line(pair, tmp_path, caplog):
     assert caplog.messages == []
 
 
+def test_runs_that_share_no_passage_are_told_in_one_line(pair, tmp_path, caplog):
+    (tmp_path / "other.trec").write_text("a Q0 7 1 2.0 t\na Q0 8 2 1.0 t\n")
+    hn.fuse([*pair, tmp_path / "other.trec"], tmp_path / "out.trec")
+    said = "no passage of these runs is in another one; are the ids of one collection? "
+    assert caplog.messages == [said + str(tmp_path / "other.trec")]
+
+
 def test_a_run_that_is_read_is_not_replaced(pair, tmp_path):
     before = Path(pair[0]).read_bytes()
     with pytest.raises(SettingsError, match="would be overwritten"):

@@ -117,7 +117,7 @@ def test_a_positive_that_was_not_scored_has_none():
     expected = hashed(np.array([0, 0, 1]), np.array([5, 7, 6]))
     assert np.array_equal(np.isnan(moved.positive_scores), [False, True, False])
     assert np.array_equal(moved.positive_scores[[0, 2]], expected[[0, 2]])
-    with pytest.raises(NumericError, match="1 queries have a positive without a score"):
+    with pytest.raises(NumericError, match="1 query has a positive without a score"):
         lowest_positive(moved)
     assert_same(
         Guide(hashed, "d").filtered(moved, ALL), replace(moved, positive_scores=expected, filtered={"query": 0})

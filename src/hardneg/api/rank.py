@@ -48,6 +48,7 @@ log = logging.getLogger(__name__)
 
 TUNED_FOR = "RR@10"
 TUNE_ON = "give runs of that split to tune on (--tuning-run), one for each run in the same order"
+SAMPLE = 1 << 16  # rows that are looked up before all are
 MOST_CONSTANT = 1_000_000  # of reciprocal ranks: beyond some 10 million, float32 tells no rank from the next
 
 
@@ -137,13 +138,28 @@ def fuse(
 
 
 def say_apart(given: Sequence[Run], places: Sequence[Any]) -> None:
-    """Warn of runs that share no query with any other run, because nothing of them is fused."""
-    queries, counts = np.unique(np.concatenate([run.query_rows for run in given]), return_counts=True)
-    shared = queries[counts > 1]
+    """Warn of runs that share no query, or no passage, with any other run: no list of theirs is mixed."""
     named = [str(place) if isinstance(place, str | Path) else f"run {i}" for i, place in enumerate(places, 1)]
-    alone = [name for run, name in zip(given, named, strict=True) if not np.isin(run.query_rows, shared).any()]
+    alone = alone_in([run.query_rows for run in given])
+    strange = alone_in([run.passage_rows for run in given]) - alone
     if alone:
-        log.warning("no query of these runs is in another one, so nothing of them is fused: %s", ", ".join(alone))
+        names = ", ".join(named[i] for i in sorted(alone))
+        log.warning("no query of these runs is in another one, so nothing of them is fused: %s", names)
+    if strange:
+        names = ", ".join(named[i] for i in sorted(strange))
+        log.warning("no passage of these runs is in another one; are the ids of one collection? %s", names)
+
+
+def alone_in(rows: Sequence[Int32]) -> set[int]:
+    """Which of several sets of rows have no row in common with any other."""
+    size = max((int(some.max()) + 1 for some in rows if len(some)), default=0)
+    once, twice = np.zeros(size, bool), np.zeros(size, bool)
+    for some in rows:
+        there = np.zeros(size, bool)
+        there[some] = True
+        twice |= once & there
+        once |= there
+    return {i for i, some in enumerate(rows) if not (twice[some[:SAMPLE]].any() or twice[some].any())}
 
 
 def check_apart(out: Place, runs: Sequence[AnyRun], splits: Sequence[str]) -> None:

@@ -66,9 +66,11 @@ def evaluation_table(result: Mapping[str, Any]) -> str:
     rows = [(name, value) for name, value in result["measures"].items()]
     counts = counted(result["queries"], "query")
     if result["missing"]:
-        counts += f"; {result['missing']:,} of them are not in the run and score 0"
+        absent = "of them is not in the run and scores 0", "of them are not in the run and score 0"
+        counts += f"; {counted(result['missing'], *absent)}"
     if result["unjudged"]:
-        counts += f"; {result['unjudged']:,} queries of the run are not judged and left out"
+        unjudged = counted(result["unjudged"], "query of the run is", "queries of the run are")
+        counts += f"; {unjudged} not judged, and left out"
     if "counted" in result:
         counts += "; by measure: " + ", ".join(f"{name} {n:,}" for name, n in result["counted"].items())
     return table(["measure", "mean"], rows) + "\n" + counts

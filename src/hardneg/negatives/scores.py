@@ -20,6 +20,7 @@ from hardneg.negatives.candidates import Filters
 from hardneg.negatives.pool import SOURCES, NegativePool, blocks, scores_in
 from hardneg.process.progress import Tick, silent, track
 from hardneg.records import Float32, Int32, Int64, owners, spans
+from hardneg.shown import counted
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +159,8 @@ def lowest_positive(pool: NegativePool) -> Float32:
         lowest[some] = np.minimum.reduceat(pool.positive_scores, pool.positive_offsets[:-1][some])
     lacking = np.isnan(lowest) & (spans(pool.offsets) > 0)
     if lacking.any():
-        what = f"{np.count_nonzero(lacking)} queries have a positive without a score"
+        some_lack = counted(int(np.count_nonzero(lacking)), "query has", "queries have")
+        what = f"{some_lack} a positive without a score"
         raise NumericError("BAD_SCORE", what, "score the pool again: hardneg score")
     return lowest
 

@@ -91,8 +91,9 @@ def trainable(pool: NegativePool, negatives: int) -> Int64:
         raise InputError("NO_NEGATIVES", what, "give more queries, or mine negatives")
     if skipped := len(pool) - len(positions):
         lacks = "positive" if not negatives else "negative" if np.diff(pool.positive_offsets).all() else EITHER
-        told = "%d of %d training queries have no %s, and are skipped%s"
-        log.warning(told, skipped, len(pool), lacks, f"; {FEW_NEGATIVES}" if skipped > MANY * len(pool) else "")
+        words = ("has", "is") if skipped == 1 else ("have", "are")
+        told = f"{skipped:,} of {len(pool):,} training queries {words[0]} no {lacks}, and {words[1]} skipped"
+        log.warning("%s%s", told, f"; {FEW_NEGATIVES}" if skipped > MANY * len(pool) else "")
     return positions
 
 
