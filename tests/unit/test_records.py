@@ -12,6 +12,8 @@ from hardneg.records import (
     Run,
     TextTemplate,
     TokenBatch,
+    changes,
+    distinct,
     offsets_of,
     owners,
     spans,
@@ -105,6 +107,19 @@ RUN = Run(
     unit="chunk",
     collection="c0ffee",
 )
+
+
+@pytest.mark.parametrize("values", [[], [5], [3, 1, 3, 3, 2, 1], [[4, 0], [0, 9]], [2**63, 0, 2**63]])
+def test_distinct_values_ascend(values):
+    dtype = np.uint64 if 2**63 in values else np.int32
+    found = distinct(np.array(values, dtype))
+    assert found.dtype == dtype
+    assert found.tolist() == sorted(set(np.ravel(values).tolist()))
+
+
+def test_changes_by_hand():
+    assert changes(np.array([4, 4, 2, 4])).tolist() == [True, False, True, True]
+    assert changes(np.array([])).tolist() == []
 
 
 def test_hits_of_a_query():

@@ -23,7 +23,7 @@ from hardneg.negatives.pool import SCORES, NegativePool, load_pool, scores_in
 from hardneg.negatives.scores import lowest_positive
 from hardneg.negatives.sources import draw_entries
 from hardneg.process.progress import Tick, track
-from hardneg.records import Int32, Side, spans
+from hardneg.records import Int32, Side, distinct, spans
 
 FORMATS = ("sentence-transformers", "tevatron", "flagembedding", "dpr", "token-ids")
 SIDES: tuple[Side, Side] = ("query", "passage")
@@ -145,7 +145,7 @@ def groups(collection: Collection, pool: NegativePool) -> Iterator[Group]:
     """Yield the queries of a pool with texts, in the pool's order."""
     for start in range(0, len(pool), BLOCK):
         part = pool.select(np.arange(start, min(start + BLOCK, len(pool))))
-        rows = np.unique(np.concatenate([part.positive_rows, part.passage_rows]))
+        rows = distinct(np.concatenate([part.positive_rows, part.passage_rows]))
         columns = [column.take(rows) for column in (collection.passage_ids, collection.titles, collection.texts)]
         passages = {row: Passage(*texts) for row, *texts in zip(rows.tolist(), *columns, strict=True)}
         ids, texts = collection.query_ids.take(part.query_rows), collection.query_texts.take(part.query_rows)

@@ -55,7 +55,7 @@ from hardneg.data.text import (
 from hardneg.errors import InputError
 from hardneg.keyed_random import UInt64
 from hardneg.process.progress import counted, track
-from hardneg.records import Int32, Int64, Qrels, offsets_of, take_spans
+from hardneg.records import Int32, Int64, Qrels, distinct, offsets_of, take_spans
 from hardneg.storage.artifacts import Draft
 
 log = logging.getLogger(__name__)
@@ -288,7 +288,7 @@ def write_qrels(
         triples, origins = sorted_known(judged[1:, origins], origins)
         triples = in_source_order(*without_repeated(triples, origins, places, policy))
         asked = judged[1, (judged[0] == code) & (judged[1] >= 0)]
-        qrels = qrels_of(triples, np.unique(np.concatenate([asked, members.get(name, asked)])))
+        qrels = qrels_of(triples, distinct(np.concatenate([asked, members.get(name, asked)])))
         for part in QRELS_PARTS:
             draft.array(QRELS.format(split=name, part=part), getattr(qrels, part))
         positives = int((qrels.grades > 0).sum())

@@ -21,7 +21,7 @@ from hardneg.data.languages import ENGLISH
 from hardneg.data.near_copies import near, plain, signatures
 from hardneg.data.text import hash_strings
 from hardneg.keyed_random import UInt64, hash64, key
-from hardneg.records import Int32, Int64, Qrels, spans
+from hardneg.records import Int32, Int64, Qrels, distinct, spans
 
 MOST_PASSAGES = 50_000  # passages whose signatures are compared: about 5 seconds
 MOST_QUERIES = 100_000  # queries of a split, or of a collection, that are compared
@@ -96,7 +96,7 @@ def copies(collection: Collection) -> dict[str, Any]:
 
 def repeated(keys: UInt64) -> int:
     """The number of keys [n] that repeat an earlier key."""
-    return len(keys) - len(np.unique(keys))
+    return len(keys) - len(distinct(keys))
 
 
 def plain_hashes(texts: Sequence[str]) -> UInt64:
@@ -151,7 +151,7 @@ def leaks(collection: Collection, splits: Mapping[str, Qrels]) -> list[dict[str,
 
 def shared_positives(collection: Collection, one: Qrels, other: Qrels) -> tuple[int, int]:
     """How many texts of positives of ``other`` are positives of ``one`` too, and how many such texts it has."""
-    ours, theirs = (np.unique(collection.text_keys[rows_of(qrels)]) for qrels in (one, other))
+    ours, theirs = (distinct(collection.text_keys[rows_of(qrels)]) for qrels in (one, other))
     return int(np.isin(theirs, ours).sum()), len(theirs)
 
 

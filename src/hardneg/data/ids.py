@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.records import Int32
+from hardneg.records import Int32, distinct
 
 
 class IdSpace(Protocol):
@@ -59,7 +59,7 @@ class Vocabulary:
         """The ids of these rows."""
         if self._base is None:
             return [self._ids[row] for row in rows.tolist()]
-        ids = dict(zip(inner := np.unique(rows[rows < self._start]), self._base.take(inner), strict=True))
+        ids = dict(zip(inner := distinct(rows[rows < self._start]), self._base.take(inner), strict=True))
         return [ids[row] if row < self._start else self._ids[row - self._start] for row in rows.tolist()]
 
     @cached_property

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hardneg.evaluation.matching import tokens_of
 from hardneg.negatives.pool import SOURCES, NegativePool, blocks, matches
-from hardneg.records import Float32, Int32, Int64, Run, offsets_of, owners, spans, take_spans
+from hardneg.records import Float32, Int32, Int64, Run, changes, distinct, offsets_of, owners, spans, take_spans
 
 Float64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -100,7 +100,7 @@ def runs_of(text: str) -> Int64:
     for place in range(1, min(len(words), WORDS)):
         found += words[place : place + count] * FACTORS[place]
     found.sort()
-    return found[np.append(True, found[1:] != found[:-1])].view(np.int64)
+    return found[changes(found)].view(np.int64)
 
 
 def likeness(pairs: Pairs, text_of: Texts) -> Float32:
@@ -112,7 +112,7 @@ def likeness(pairs: Pairs, text_of: Texts) -> Float32:
     """
     known = lru_cache(HELD)(lambda row: runs_of(text_of(row)))
     values, offsets = np.zeros(len(pairs), np.float32), pairs.offsets
-    few = len(np.unique(pairs.passage_rows)) + len(np.unique(pairs.pool.positive_rows)) <= HELD
+    few = len(distinct(pairs.passage_rows)) + len(distinct(pairs.pool.positive_rows)) <= HELD
     for start, stop in [(0, len(pairs.pool))] if few else blocks(offsets):  # each block numbers its texts anew
         values[offsets[start] : offsets[stop]] = _likeness(pairs, start, stop, known)
     return values
@@ -357,7 +357,7 @@ class Audit:
                 "signal": one.name,
                 "threshold": one.threshold,
                 "pairs": int(np.count_nonzero(one.fires)),
-                "queries": len(np.unique(self.pairs.positions[one.fires])),
+                "queries": len(distinct(self.pairs.positions[one.fires])),
                 "by_source": by_source(self.pairs.sources[one.fires]),
                 "meaning": KINDS[one.name].meaning,
             }

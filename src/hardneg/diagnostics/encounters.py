@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.negatives.pool import blocks, matches
-from hardneg.records import Int32, Int64, offsets_of, owners, pair_keys, spans, take_spans
+from hardneg.records import Int32, Int64, changes, distinct, offsets_of, owners, pair_keys, spans, take_spans
 
 BLOCK = 1 << 19  # entries sorted together
 KEYS = 1 << 16  # short numbers sorted together, so few that temporaries stay in the processor's cache
@@ -74,19 +74,12 @@ class Encounters:
         return np.repeat(self.times[starts], np.diff(starts, append=len(self.pairs)))
 
 
-def changes(values: NDArray[np.integer]) -> NDArray[np.bool_]:
-    """Whether each value [n] is the first or differs from the one before."""
-    begins = np.ones(len(values), bool)
-    np.not_equal(values[1:], values[:-1], out=begins[1:])
-    return begins
-
-
 def queries_of(lists: Sequence[Lists]) -> Int32:
     """The query rows [Q] that any of the lists has, ascending."""
     rows = [one.query_rows for one in lists]
     if all(np.array_equal(rows[0], other) for other in rows[1:]):
-        return np.unique(rows[0])
-    return np.unique(np.concatenate(rows))
+        return distinct(rows[0])
+    return distinct(np.concatenate(rows))
 
 
 def encounters(

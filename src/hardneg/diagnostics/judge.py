@@ -14,7 +14,7 @@ from hardneg.evaluation.answers import check_answers, evaluate_with_answers
 from hardneg.evaluation.measures import Evaluation, Measure
 from hardneg.negatives.candidates import Contains
 from hardneg.negatives.labels import answers_of, relevant
-from hardneg.records import Int32, Positives, Run
+from hardneg.records import Int32, Positives, Run, distinct
 from hardneg.search.bm25 import bm25_run
 
 MOST = 0.5  # share of the passages: dev is judged among fewer than these, or among all passages
@@ -70,7 +70,7 @@ class Judge:
             return {}
         run = self._dev_run
         found = self.data.dev.positives().passage_rows
-        rows = np.union1d(run.passage_rows, found).astype(np.int32)
+        rows = distinct(np.concatenate([run.passage_rows, found])).astype(np.int32, copy=False)
         return {"dev": rows} if len(rows) < MOST * self.data.collection.n_passages else {}
 
     @property

@@ -22,7 +22,7 @@ from hardneg.experiment.layout import errors_of
 from hardneg.experiment.snapshot import RESTORE, Snapshot, State
 from hardneg.process.distributed import has_others
 from hardneg.process.progress import Tick, silent, track
-from hardneg.records import Float32, Int64, Positives, Qrels, owners
+from hardneg.records import Float32, Int64, Positives, Qrels, changes, owners
 from hardneg.search.counting import count_above
 from hardneg.search.exact import ExactIndex
 from hardneg.search.parts import SharedIndex
@@ -59,10 +59,8 @@ def pairwise_errors(
 def relevant_above(owner: Int64, scores: Float32) -> Int64:
     """For each positive [n], how many positives of its query score strictly higher; ``owner`` [n] ascending."""
     order = np.lexsort((-scores, owner))
-    begins = np.ones(len(order), bool)
-    begins[1:] = owner[order][1:] != owner[order][:-1]
-    ahead = begins.copy()
-    ahead[1:] |= scores[order][1:] != scores[order][:-1]
+    begins = changes(owner[order])
+    ahead = begins | changes(scores[order])
     place = np.arange(len(order))
     above = np.empty(len(order), np.int64)
     above[order] = np.maximum.accumulate(np.where(ahead, place, 0)) - np.maximum.accumulate(

@@ -18,7 +18,7 @@ from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.negatives.labels import current_positives
 from hardneg.negatives.mining import training_depth
 from hardneg.process.distributed import by_leader
-from hardneg.records import Int32, Qrels, Run
+from hardneg.records import Int32, Qrels, Run, distinct
 from hardneg.search.bm25 import bm25_run
 from hardneg.search.runs import KIND as RUN
 from hardneg.search.runs import save_run
@@ -135,7 +135,7 @@ def keep_sample(state: State, data: TrainingData, run: Run | None) -> None:
     if not len(some) or is_current(path, KIND, inputs):
         return
     first, negatives = some.first(), hardest(run, some, data)
-    rows = np.unique(np.concatenate([first, negatives[negatives >= 0]])).astype(np.int32)
+    rows = distinct(np.concatenate([first, negatives[negatives >= 0]])).astype(np.int32)
     queries = np.asarray(state.queries_as(True).rows(some.query_rows))
     passages = np.asarray(state.passages.rows(rows))
     save_sample(SampledVectors(some.query_rows, queries, rows, passages, first, negatives), path, inputs)

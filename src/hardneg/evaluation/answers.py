@@ -22,7 +22,7 @@ from hardneg.evaluation.matching import Bool, Mode, match_pairs, read_answer, re
 from hardneg.evaluation.measures import Evaluation, Measure, evaluate, joined, success
 from hardneg.process.progress import track
 from hardneg.process.threads import usable_threads
-from hardneg.records import Int32, Int64, Qrels, Run, offsets_of, owners, pair_keys, spans
+from hardneg.records import Int32, Int64, Qrels, Run, distinct, offsets_of, owners, pair_keys, spans
 from hardneg.storage.artifacts import digest_json, is_published, load_array, open_artifact, publish
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class AnswerCache:
         pairs = pair_keys(query_rows[asked], passage_rows[asked])
         if not self._knows(pairs).all():
             self._read()
-            missing = np.unique(pairs[~self._knows(pairs)])
+            missing = distinct(pairs[~self._knows(pairs)])
             if len(missing):
                 self._write(missing, self._match(missing))
                 self._read()

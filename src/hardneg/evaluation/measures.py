@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hardneg.data.training_data import Basis
 from hardneg.errors import Faults, InputError, SettingsError
 from hardneg.evaluation.judged import JudgedHits, judged_hits
-from hardneg.records import Int32, Int64, Positives, Qrels, Run, offsets_of, owners, spans
+from hardneg.records import Int32, Int64, Positives, Qrels, Run, distinct, offsets_of, owners, spans
 
 Float64 = NDArray[np.float64]
 
@@ -156,7 +156,7 @@ class Evaluation:
 
 def joined(parts: Sequence[Evaluation], run: Run, names: Sequence[str]) -> Evaluation:
     """Join several evaluations of one run into one, with the measures in the order of ``names``."""
-    rows = np.unique(np.concatenate([part.query_rows for part in parts]))
+    rows = distinct(np.concatenate([part.query_rows for part in parts]))
     values = {}
     for part in parts:
         place = np.searchsorted(rows, part.query_rows)

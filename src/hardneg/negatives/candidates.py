@@ -16,7 +16,7 @@ from hardneg.arguments import check_fields
 from hardneg.errors import InputError, NumericError, SettingsError
 from hardneg.keyed_random import UInt64
 from hardneg.negatives.pool import SOURCES, NegativePool, blocks, kept_offsets, matches
-from hardneg.records import Float32, Int32, Int64, Positives, Run, offsets_of, owners, spans, take_spans
+from hardneg.records import Float32, Int32, Int64, Positives, Run, distinct, offsets_of, owners, spans, take_spans
 
 Contains = Callable[[Int32, Int32], NDArray[np.bool_]]  # queries [n], passages [n] -> does each contain an answer
 Scored = Callable[[Int64, Int32], Float32]  # positions of queries [n], passages [n] -> the score of each pair [n]
@@ -184,7 +184,7 @@ def candidates(
     NumericError : a positive's score is not finite.
     """
     assert run.unit != "chunk", "chunks are reduced to documents before they are mined"
-    if anchors is None and len(np.unique(run.query_rows)) < len(run):
+    if anchors is None and len(distinct(run.query_rows)) < len(run):
         raise InputError("REPEATED_QUERY", "a query has two lists in the run", "keep one list a query")
     lists, by_query = matches(run.query_rows, positives.query_rows)
     query = owners(by_query)  # the query of each list

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hardneg.arguments import checked
 from hardneg.errors import ArtifactError
-from hardneg.records import Float32, Int32, Int64, Positives, offsets_of, owners, spans, take_spans
+from hardneg.records import Float32, Int32, Int64, Positives, distinct, offsets_of, owners, spans, take_spans
 from hardneg.shown import Shown, counted
 from hardneg.storage import artifacts
 
@@ -324,7 +324,7 @@ def check_pool(pool: NegativePool, path: Path, n_passages: int | None = None) ->
         values = getattr(pool, name)
         if len(values) and not (low <= values.min() and values.max() < high):
             raise _bad(path / f"{name}.npy", f"values {values.min()} to {values.max()}, not {low} to {high - 1}")
-    if len(np.unique(pool.query_rows)) != len(pool):
+    if len(distinct(pool.query_rows)) != len(pool):
         raise _bad(path / "query_rows.npy", "a query occurs twice")
     for name, total in (("ranker_scores", n), ("positive_scores", len(pool.positive_rows))) if pool.ranker else ():
         if len(scores_in(pool, name)) != total:

@@ -21,7 +21,7 @@ from hardneg.process.distributed import by_leader
 from hardneg.recipes.estimate import ALL_OF_THEM, Part
 from hardneg.recipes.measured_states import judge_of
 from hardneg.recipes.training_run import TrainingRun
-from hardneg.records import Int32, Positives
+from hardneg.records import Int32, Positives, distinct
 from hardneg.search.bm25 import bm25_run
 
 SPARE = 1.25  # queries mined for each query that the schedule needs, because some may get no negative
@@ -62,7 +62,7 @@ def positives_by_bm25(training: TrainingRun, queries: Positives, depth: int) -> 
 def passages_for(training: TrainingRun, positives: Positives, hits: int) -> Int32:
     """Rows of the first ``hits`` passages that BM25 finds for each query, and of the positives; ascending."""
     found = bm25_run(training.data.collection, positives.query_rows, hits, training.experiment.cache)
-    return np.union1d(found.passage_rows, positives.passage_rows).astype(np.int32)
+    return distinct(np.concatenate([found.passage_rows, positives.passage_rows])).astype(np.int32, copy=False)
 
 
 def part_mined(data: TrainingData, hits: int | None, *, needed: int) -> Part:

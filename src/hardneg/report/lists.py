@@ -14,7 +14,7 @@ from hardneg.experiment.states import StateRecord
 from hardneg.keyed_random import UInt64
 from hardneg.negatives.candidates import is_known
 from hardneg.negatives.pool import NegativePool, kept_offsets, matches
-from hardneg.records import Int32, Int64, Positives, Run, offsets_of, owners, spans, take_spans
+from hardneg.records import Int32, Int64, Positives, Run, distinct, offsets_of, owners, spans, take_spans
 from hardneg.report.opened import Opened, name_of_pool
 from hardneg.report.table import NotRecorded
 from hardneg.search.runs import load_run
@@ -116,7 +116,7 @@ def without_positives(opened: Opened, run: Run, query_rows: Int32 | None = None)
     if not np.array_equal(run.query_rows, positives.query_rows):
         run = part_of(run, positives.query_rows)
         positives = positives.select(matches(positives.query_rows, run.query_rows)[0])
-    if len(np.unique(run.query_rows)) < len(run):
+    if len(distinct(run.query_rows)) < len(run):
         raise InputError("REPEATED_QUERY", "a query has two lists in the run", "keep one list a query")
     passages, lengths = np.empty(len(run.passage_rows), np.int32), np.zeros(len(run), np.int64)
     filled = 0

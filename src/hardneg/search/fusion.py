@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hardneg.errors import ArtifactError, NumericError, SettingsError
 from hardneg.evaluation.judged import locate
 from hardneg.process.progress import Tick, silent
-from hardneg.records import Float32, Int32, Int64, Run, Unit, offsets_of, spans, take_spans
+from hardneg.records import Float32, Int32, Int64, Run, Unit, distinct, offsets_of, spans, take_spans
 
 Method = Literal["rrf", "linear"]
 Normalisation = Literal["min-max", "z"]
@@ -129,7 +129,7 @@ def fuse(
     fusion = fusion or Fusion()
     factors = check_weights(weights, len(runs))
     collection, unit = check_alike(runs)
-    queries = np.unique(np.concatenate([run.query_rows for run in runs]))
+    queries = distinct(np.concatenate([run.query_rows for run in runs]))
     places = [locate(run.query_rows, queries) for run in runs]
     lengths = np.stack([_lengths(run, place) for run, place in zip(runs, places, strict=True)])
     order = None if id_rank is None else (len(id_rank) - 1 - id_rank).astype(np.int32)  # the lower the better

@@ -20,7 +20,7 @@ from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.tokenizing import texts_digest, token_store
 from hardneg.process.distributed import apart, barrier, by_leader, has_others, member
 from hardneg.process.progress import track
-from hardneg.records import Float32, Int32, Int64, Run, Side, VectorsByRow, owners, take_spans
+from hardneg.records import Float32, Int32, Int64, Run, Side, VectorsByRow, distinct, owners, take_spans
 from hardneg.search.embedding_store import VERSION
 from hardneg.search.embeddings import Embeddings, discard
 from hardneg.search.encoding import Encoding, encode_side
@@ -150,7 +150,7 @@ class Retriever:
         assert self.index is None, "an index holds what it holds"
         assert self.encoder.settings.chunks == 1, "each text is one sequence"
         other = self._copy()
-        other.among, other.alone = np.unique(passages).astype(np.int32), alone
+        other.among, other.alone = distinct(passages).astype(np.int32), alone
         if alone or self.alone:
             other.__dict__.pop("passages", None)
         return other
