@@ -199,11 +199,20 @@ def test_the_mixture_is_in_the_metrics(whole):
         assert 0 < row["entropy"] < np.log(4)
 
 
-def test_a_given_ranker_is_not_warmed_up(whole, run_states):
+def test_a_given_ranker_is_not_warmed_up(whole, run_states, caplog):
     given = starting_ranker(ModelSource.at(".", ranker=str(whole.path / "first-ranker")), {}, seed=0)
     done = run_states(RECIPE, ranker=given, **SMALL)
     assert done.metrics == whole.metrics[5:]
     assert not (done.path / "first-ranker").exists()
+    idle = "first_ranker_steps, first_ranker_learning_rate, first_ranker_queries_per_step"
+    assert f"no effect of {idle}: the ranker is given, and so it is not trained first" in caplog.messages
+
+
+def test_settings_of_the_first_ranker_that_are_set():
+    assert Ar2().first_ranker_given == []
+    assert Ar2(first_ranker_steps=7).first_ranker_given == ["first_ranker_steps"]
+    assert Ar2(first_ranker_epochs=1).for_data(100).first_ranker_given == ["first_ranker_epochs"]
+    assert settings_of("ar2", preset="finetune").first_ranker_given == []
 
 
 def test_both_models_are_published_and_two_towers_learn_apart(whole, run_states, ranker, world):

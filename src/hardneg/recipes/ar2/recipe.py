@@ -72,6 +72,8 @@ def ar2(
         :func:`~hardneg.recipes.ar2.beside.be_trainer` and :func:`~hardneg.recipes.ar2.beside.infer`.
     """
     layout, device = training.experiment.layout, ranker.model.device
+    if not ranker.is_new and (idle := training.settings.first_ranker_given):
+        log.warning("no effect of %s: the ranker is given, and so it is not trained first", ", ".join(idle))
 
     def first_one() -> CrossEncoder:
         return load_ranker(layout.first_ranker, device=device) if ranker.is_new else ranker.model

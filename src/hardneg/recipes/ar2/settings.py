@@ -99,6 +99,13 @@ class Ar2(MiningSettings):
             self.check_bounded()
 
     @property
+    def first_ranker_given(self) -> list[str]:
+        """The settings of the first ranker's training that are set, and not by a preset."""
+        follows = "first_ranker_steps" if self.first_ranker_epochs is not None else ""
+        names = [name for name in type(self).model_fields if name.startswith("first_ranker_")]
+        return [name for name in names if self.is_given(name) and name != follows]
+
+    @property
     def doubts(self) -> list[str]:
         """The effects of these settings that are easily missed, a line for each."""
         found = []
