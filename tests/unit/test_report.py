@@ -27,7 +27,7 @@ from hardneg.experiment.layout import Layout
 from hardneg.experiment.states import StateRecord
 from hardneg.negatives.candidates import candidates
 from hardneg.negatives.pool import ENTRY_ARRAYS, SOURCES, load_pool, matches, save_pool
-from hardneg.report import explorer, facts_time, page, scripts
+from hardneg.report import explorer, facts_results, facts_time, page, scripts
 from hardneg.report.charts import borders, space_chart
 from hardneg.report.drawing import Drawn, draw
 from hardneg.report.explorer import explorer_data
@@ -38,7 +38,7 @@ from hardneg.report.make import about, make
 from hardneg.report.measured import training_ranks
 from hardneg.report.opened import Opened
 from hardneg.report.shapes import grouped, in_time, kind_of, lines, short
-from hardneg.report.table import Table
+from hardneg.report.table import NotMeant, Table
 from hardneg.report.verdict import MINE, verdict
 from hardneg.search.runs import load_run, save_run
 from hardneg.storage.artifacts import read_manifest
@@ -220,6 +220,17 @@ def test_the_untrained_model_is_not_compared_with_itself():
     assert (found.kind, page.MARKS[found.kind]) == ("same", "= The untrained model")
     assert "BM25" in found.details[0]
     assert not any("more queries" in line for line in found.advice)
+
+
+@pytest.mark.parametrize(("others", "left"), [(["bm25"], ["bm25"]), ([], None)])
+def test_the_table_of_tests_does_not_test_the_untrained_model_against_itself(others, left):
+    rows = comparison(0.0, 1.0), *(comparison(-0.1, 0.01, against=other) for other in others)
+    opened = SimpleNamespace(results=results(*rows, kept={"state": "untrained", "of": {"untrained": 0.5}}))
+    if left is None:
+        with pytest.raises(NotMeant):
+            facts_results.tests_table(opened)
+    else:
+        assert facts_results.tests_table(opened).column("final against") == left
 
 
 def test_only_an_experiment_with_negatives_is_sent_to_the_audit():

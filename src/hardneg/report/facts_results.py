@@ -14,7 +14,7 @@ from hardneg.experiment.states import StateRecord, ends_of
 from hardneg.report.measured import evaluations, means_of
 from hardneg.report.opened import Opened
 from hardneg.report.table import NotMeant, NotRecorded, Table
-from hardneg.report.verdict import split_of
+from hardneg.report.verdict import is_same, split_of
 
 POINTS = 1500  # of a curve: more are thinned out
 
@@ -41,10 +41,16 @@ def results_table(opened: Opened) -> Table:
 
 
 def tests_table(opened: Opened) -> Table:
-    """Paired tests of the final model against the untrained one and BM25."""
-    rows = opened.results.get("comparisons")
+    """Paired tests of the final model against the untrained one and BM25.
+
+    If the untrained model was kept, it is not tested against itself.
+    """
+    rows, kept = opened.results.get("comparisons"), opened.results.get("kept", {})
     if not rows:
         raise NotRecorded("States are compared when the experiment is finished.")
+    rows = [row for row in rows if not is_same(row, kept)]
+    if not rows:
+        raise NotMeant("The final model is the untrained one, and nothing else was measured.")
     return Table.of(
         {
             "final against": shown(row["b"]),
