@@ -351,6 +351,41 @@ def test_mining_obeys_judgements(trained, world, tmp_path):
     assert "judgements" not in read_manifest(tmp_path / "before").inputs
 
 
+def test_a_copy_of_a_relevant_passage_is_no_negative(world, tmp_path):
+    collection, model = world
+    options = {"sources": ["query"], "depth": 60, "count": 60, "device": "cpu"}
+    before = pairs_in(hn.mine(collection, model, tmp_path / "before", **options), collection)
+    copies = {f"p{10 * i:03d}": f"p{100 + i}" for i in range(10)}  # these have equal texts
+    query, passage = next(
+        (query, one) for query, one in sorted(before) if one in copies and (query, copies[one]) in before
+    )
+    file = labelled(tmp_path / "j.tsv", relevant=[(query, passage)])
+    after = pairs_in(hn.mine(collection, model, tmp_path / "after", judgements=file, **options), collection)
+    assert not after & {(query, passage), (query, copies[passage])}
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("test-00", ": none of its judged pairs (1) is of a training query, so it changes nothing"),
+        (
+            "train-01",
+            ": 1 judged pair of training queries (1 negative); 1 training query has no positive any more",
+        ),
+    ],
+)
+def test_mining_says_what_judgements_change(hardneg, world, tmp_path, query, told):
+    collection = world.collection
+    positives = collection.qrels("train").positives()
+    single = positives.query_rows.tolist().index(int(collection.query_ids.rows(["train-01"])[0]))
+    passage = collection.passage_ids[int(positives.of(single)[0])]
+    file = labelled(tmp_path / "j.tsv", negative=[(query, passage)])
+    options = ["--sources", "random", "--count", "2", "--judgements", str(file)]
+    status, _, err = hardneg("mine", "--data", str(collection.path), "--out", str(tmp_path / "pool"), *options)
+    assert status == 0
+    assert f"{file}{told}" in err
+
+
 def test_training_obeys_judgements_and_remembers_them(trained, world, tmp_path):
     collection, model = world
     chosen = sorted(pairs_in(pool_of(trained), collection) & pairs_in(pool_of(trained, 1), collection))[:4]
@@ -396,6 +431,21 @@ def test_evaluation_extends_the_judgements(world, tmp_path):
     by_file = {"qrels": tmp_path / "qrels", "measures": "RR@10"}
     assert hn.evaluate(run, **by_file)["measures"]["RR@10"] == 0.5
     assert hn.evaluate(run, **by_file, judgements=file)["measures"]["RR@10"] == 1
+
+
+def test_evaluation_does_not_take_judgements_of_another_collection_or_of_other_queries(world, tmp_path, caplog):
+    collection = world.collection
+    query = collection.query_ids.take(collection.qrels("dev").query_rows)[0]
+    run = tmp_path / "run.trec"
+    run.write_text(f"{query} Q0 p001 1 2.0 x\n")
+    options = {"data": collection, "split": "dev", "measures": "RR@10"}
+    for pair in ((query, "nowhere"), ("nobody", "p001")):
+        with pytest.raises(InputError, match="UNKNOWN_ID"):
+            hn.evaluate(run, judgements=labelled(tmp_path / "j.tsv", relevant=[pair]), **options)
+    for pair, given in ((("train-00", "p001"), options), (("nobody", "p001"), {"qrels": {query: {"p001": 1}}})):
+        caplog.clear()
+        hn.evaluate(run, judgements=labelled(tmp_path / "j.tsv", relevant=[pair]), **given)
+        assert "none of its judged pairs (1) is of a query that is measured, so it changes nothing" in caplog.text
 
 
 def test_a_pool_without_negatives_is_told_so(world, tmp_path):

@@ -74,6 +74,16 @@ def test_labels_by_keyboard_are_saved_as_judgements(page, tmp_path):
     assert page.said == []
 
 
+def test_labels_are_not_taken_for_another_collection_with_the_same_ids(page, tmp_path):
+    page.focus(".audit .pair")
+    page.keyboard.press("n")
+    assert page.inner_text(".audit .count") == "1 of 5 labelled"
+    file = tmp_path / "page.html"
+    file.write_bytes(file.read_bytes().replace(b'<p class="query"><bdi>', b'<p class="query"><bdi>other '))
+    page.reload()
+    assert page.inner_text(".audit .count") == "0 of 5 labelled"
+
+
 def test_no_text_does_harm_and_nothing_is_wider_than_the_page(page):
     assert page.evaluate("window.harmed") is None
     assert page.locator(".audit img").count() == 0

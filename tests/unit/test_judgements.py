@@ -44,6 +44,7 @@ def test_a_file_of_judgements_is_read_whatever_its_order(tmp_path):
         (HEADER + "q0\td1\tpositive\nq0\td77\tpositive\n", 3, "UNKNOWN_ID"),
         (HEADER + "q9\td1\tpositive\n", 2, "UNKNOWN_ID"),
         (HEADER, None, "EMPTY_FILE"),
+        ("query-id\tpassage-id\tlabel\tlabel\nq0\td1\tpositive\tnegative\n", 1, "NO_HEADER"),
     ],
 )
 def test_a_faulty_line_is_named(tmp_path, text, line, code):
@@ -52,6 +53,34 @@ def test_a_faulty_line_is_named(tmp_path, text, line, code):
     with pytest.raises(InputError) as fault:
         read_judgements(path).known(QUERIES, PASSAGES)
     assert (fault.value.code, fault.value.line, fault.value.path) == (code, line, path)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "the first line is empty"),
+        (
+            HEADER + "q0\td1\tpositive\n\n",
+            "1 tab-separated column where 3 are expected; remove the line if it is empty",
+        ),
+        ("label\t" + HEADER + "positive\tq0\td1\tnegative\n", "the header has column 'label' twice"),
+        (HEADER + "q9\td1\tpositive\nq9\td2\tpositive\n", "1 query id not in the collection: 'q9'"),
+    ],
+)
+def test_a_file_that_a_person_made_by_hand_is_told_what_is_wrong(tmp_path, text, told):
+    path = tmp_path / "judgements.tsv"
+    path.write_text(text)
+    with pytest.raises(InputError) as fault:
+        read_judgements(path).known(QUERIES, PASSAGES)
+    assert told in str(fault.value)
+
+
+def test_a_passage_with_the_text_of_a_relevant_one_is_relevant_unless_people_say_no(tmp_path):
+    found = judged(tmp_path, "q0 d1 relevant", "q0 d3 negative", "q1 d4 positive", "q2 d6 unsure")
+    texts = np.array([9, 1, 1, 1, 4, 4, 6, 6, 8], np.uint64)  # d1 to d3 have one text, as have d4, d5 and d6, d7
+    queries, passages = np.divmod(np.arange(4 * len(texts), dtype=np.int32), np.int32(len(texts)))
+    relevant = np.flatnonzero(found.are_relevant(queries, passages, texts))
+    assert [divmod(one, len(texts)) for one in relevant.tolist()] == [(0, 1), (0, 2), (1, 4), (1, 5)]
 
 
 def test_positives_and_negatives_of_people_win_over_those_of_the_collection(tmp_path):

@@ -9,7 +9,8 @@ import pytest
 
 from hardneg.data.collection import Collection
 from hardneg.data.importing import import_collection
-from hardneg.data.training_data import BY_QRELS, Labels, TrainingData, choose_splits, labelled
+from hardneg.data.judgements import JudgedIds
+from hardneg.data.training_data import BY_QRELS, Labels, TrainingData, amended, choose_splits, labelled
 from hardneg.diagnostics.forgetting import forgetting, reciprocal_ranks
 from hardneg.errors import InputError, SettingsError
 from hardneg.negatives.candidates import without_answers
@@ -18,7 +19,7 @@ from hardneg.negatives.imported_pool import import_pool
 from hardneg.negatives.labels import answers_of, current_positives, merged, relevant, with_answers
 from hardneg.negatives.mining import Corpus, mine_candidates, mine_pool
 from hardneg.negatives.sources import random_source, sample_source
-from hardneg.records import Positives
+from hardneg.records import Positives, spans
 from worlds.tiny_records import run_of
 
 # ---------------------------------------------------------------- the first positive
@@ -208,6 +209,20 @@ def test_random_negatives_contain_no_answer(labels):
         set(range(8)) - {2},
         set(range(8)) - {4},
     ]
+
+
+def test_what_people_labelled_relevant_is_never_a_positive_to_train_on(labels, tmp_path):
+    data, _, contains = labels
+    corpus = Corpus(data.collection, tmp_path / "cache")
+    found = current_positives(corpus, data, 8, contains)
+    query = int(np.flatnonzero((spans(data.train.offsets) == 0) & (spans(found.offsets) > 0))[0])
+    row = found.of(query)
+    ids = data.collection.query_ids[int(data.train.query_rows[query])], data.collection.passage_ids[int(row[0])]
+    judged = JudgedIds(tmp_path / "j.tsv", {ids: ("relevant", 2)})
+    after = amended(data, judged.known(data.collection.query_ids, data.collection.passage_ids))
+    found = current_positives(corpus, after, 8, answers_of(after, tmp_path / "cache"))
+    assert not set(found.of(query)) & set(row)
+    assert answers_of(after, tmp_path / "cache")(data.train.query_rows[[query]], row).all()  # and no negative
 
 
 def test_bm25_finds_positives_and_negatives_without_a_model(labels, tmp_path):

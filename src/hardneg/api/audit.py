@@ -88,7 +88,8 @@ def audit(
         used.
     bm25 : also search the queries of the pool with BM25, which takes long for very many queries. Otherwise the
         BM25 lists that the experiment kept are used, if it kept a list for every query of the pool.
-    judgements : a file of people's judgements, as the audit's page saves it; pairs that it labels are left out.
+    judgements : a file of people's judgements, as the audit's page saves it; pairs that it labels are left out. By
+        default those that the experiment was trained with.
     thresholds : for each signal, the least value at which it fires.
     most : pairs to return and to write.
     out : write the pairs as a table, tab-separated with texts, replacing what is there.

@@ -98,7 +98,7 @@ def evaluate(
         check_file(Path(per_query), [run, qrels, data, judgements])
     runs, judged, queries, passages, collection = open_runs([run], data, split, qrels, cache)
     if judgements is not None:
-        judged = extended(judged, Path(judgements), queries, passages)
+        judged = extended(judged, Path(judgements), queries, passages, collection)
     evaluation = evaluate_with_answers(
         runs[0], judged, parsed, collection=collection, cache=cache_at(cache), id_rank=None
     )
@@ -110,15 +110,27 @@ def evaluate(
     return Evaluated(evaluation.as_json())
 
 
-def extended(judged: Qrels, place: Path, queries: IdSpace, passages: IdSpace) -> Qrels:
-    """Judgements extended by those of a file; the log says how many, and how many are of other queries."""
+def extended(
+    judged: Qrels, place: Path, queries: IdSpace, passages: IdSpace, collection: Collection | None
+) -> Qrels:
+    """Judgements extended by those of a file; the log says how many, and how many are of other queries.
+
+    Raises
+    ------
+    InputError : a line is wrong, or names what the collection does not have.
+    """
     found = read_judgements(place)
+    if collection is not None:  # without one, nobody knows which ids there are
+        found.known(collection.query_ids, collection.passage_ids)
     named = [pair for pair in found.pairs if queries.rows([pair[0]])[0] >= 0]
     there = JudgedIds(place, {pair: found.pairs[pair] for pair in named})
     space, _ = extend(passages, list(dict.fromkeys(passage for _, passage in named)))
     more = there.known(queries, space)
     used = int(np.isin(more.query_rows, judged.query_rows).sum())
     log.info("%s: %d judgements of people, %d of other queries", place, used, len(found.pairs) - used)
+    if not used:
+        what = "%s: none of its judged pairs (%s) is of a query that is measured, so it changes nothing"
+        log.warning(what, place, f"{len(found.pairs):,}")
     return more.extend(judged)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
+
+import numpy as np
 
 from hardneg.arguments import LARGEST, brief, checked
 from hardneg.config import nearest
@@ -13,13 +16,15 @@ from hardneg.data.collection import Collection
 from hardneg.data.formats.tables import suffix_of
 from hardneg.data.importing import open_data
 from hardneg.data.judgements import Judgements, read_judgements
+from hardneg.data.training_data import TrainingData, amended
 from hardneg.errors import ArtifactError, Faults, HardnegError, InputError, SettingsError
 from hardneg.experiment.layout import KEPT_FILES, Layout, trec_run
 from hardneg.experiment.names import FINAL
 from hardneg.models.source import ModelSource
 from hardneg.process.distributed import rank
 from hardneg.process.progress import note
-from hardneg.records import Run
+from hardneg.records import Run, spans
+from hardneg.shown import counted
 from hardneg.storage.artifacts import (
     MANIFEST,
     SettingsClash,
@@ -31,6 +36,8 @@ from hardneg.storage.artifacts import (
 )
 from hardneg.storage.lease import holding as holding
 from hardneg.storage.manifest import read_manifest
+
+log = logging.getLogger(__name__)
 
 Data = str | Path | Collection
 Place = str | Path
@@ -195,6 +202,32 @@ def judgements_of(place: Place | None, collection: Collection) -> Judgements | N
     if place is None:
         return None
     return read_judgements(Path(place)).known(collection.query_ids, collection.passage_ids)
+
+
+def amended_by(data: TrainingData, place: Place | None) -> TrainingData:
+    """The data with people's judgements, read from a file; says what they change, and warns if it is nothing.
+
+    Raises
+    ------
+    InputError : a line is wrong, or names what the collection does not have.
+    """
+    judged = judgements_of(place, data.collection)
+    if judged is None:
+        return data
+    ours = np.isin(judged.query_rows, data.all_train.query_rows)
+    if not ours.any():
+        what = "%s: none of its judged pairs (%s) is of a training query, so it changes nothing"
+        log.warning(what, place, f"{len(ours):,}")
+        return amended(data, judged)
+    after = amended(data, judged)
+    labels = ", ".join(f"{n:,} {label}" for label, n in judged.counts(ours).items())
+    said = f"{place}: {counted(int(ours.sum()), 'judged pair')} of training queries ({labels})"
+    if not ours.all():
+        said += f", {int((~ours).sum()):,} of other queries"
+    if lost := int(np.sum((spans(data.all_train.offsets) > 0) & (spans(after.all_train.offsets) == 0))):
+        said += f"; {counted(lost, 'training query')} {'has' if lost == 1 else 'have'} no positive any more"
+    note(said)
+    return after
 
 
 # ---------------------------------------------------------------- places to write to, checked before any computing

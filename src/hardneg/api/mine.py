@@ -15,13 +15,13 @@ from hardneg.api.inputs import (
     Data,
     Place,
     Reading,
+    amended_by,
     at_least,
     cache_at,
     check_all,
     check_new,
     collection_of,
     holding,
-    judgements_of,
     one_of,
     source_at,
 )
@@ -30,8 +30,7 @@ from hardneg.api.score import open_guide
 from hardneg.arguments import checked
 from hardneg.config import nearest
 from hardneg.data.collection import Collection
-from hardneg.data.judgements import Judgements
-from hardneg.data.training_data import BY_QRELS, Labels, TrainingData, amended, labelled, named_split
+from hardneg.data.training_data import BY_QRELS, Labels, TrainingData, labelled, named_split
 from hardneg.errors import SettingsError
 from hardneg.models.source import ModelSource
 from hardneg.negatives.candidates import ALL, Filters
@@ -121,7 +120,7 @@ def mine(
     source = None if model is None else source_at(model, **reading)
     with holding(out, folder) if is_leader() else contextlib.nullcontext():
         collection = collection_of(data, cache)
-        parts = data_of(collection, split, labels, judgements_of(judgements, collection))
+        parts = data_of(collection, split, labels, judgements)
         inputs = open_mining_inputs(parts, folder, source, needs_model=needs_model, previous=previous, file=file)
         if filter_by is not None:
             inputs = inputs.guided(guide_by(filter_by, parts.collection, folder, reading))
@@ -227,12 +226,10 @@ def mine_from(
     )
 
 
-def data_of(
-    collection: Collection, split: str, labels: Labels, judgements: Judgements | None = None
-) -> TrainingData:
-    """The queries of a split that can be mined for, with their positives by ``labels`` and ``judgements``."""
+def data_of(collection: Collection, split: str, labels: Labels, judgements: Place | None = None) -> TrainingData:
+    """The queries of a split that can be mined for, with positives by ``labels`` and a file of judgements."""
     parts = TrainingData(collection, named_split(collection, split, "--split").positives(), None, None)
-    return labelled(amended(parts, judgements), dataclasses.asdict(labels))
+    return labelled(amended_by(parts, judgements), dataclasses.asdict(labels))
 
 
 # ---------------------------------------------------------------- settings, checked before any computing

@@ -14,17 +14,17 @@ import numpy as np
 from hardneg.api.inputs import (
     Data,
     Place,
+    amended_by,
     at_least,
     cache_at,
     check_folder,
     collection_of,
-    judgements_of,
     source_at,
 )
 from hardneg.api.settings import recipe_settings
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
-from hardneg.data.training_data import DEFAULT_SPLITS, NONE, Splits, TrainingData, amended
+from hardneg.data.training_data import DEFAULT_SPLITS, NONE, Splits, TrainingData
 from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.evaluation.answers import check_answers
 from hardneg.experiment.layout import BEFORE_SETTINGS, Layout
@@ -210,7 +210,7 @@ def prepare(
     beside = {name: str(one) for name, one in models.items() if one is not None}
     source = source_at(model, passage_model, **beside, allow_bin=allow_bin, device=pick_device(device))
     collection = collection_of(data, cache)
-    parts = amended(open_splits(chosen, collection, splits), judgements_of(judgements, collection))
+    parts = amended_by(open_splits(chosen, collection, splits), judgements)
     chosen, seed = chosen.for_data(len(parts.train)), chosen.seed
     given = open_given(recipe, chosen, parts.collection, path_of(negatives), path_of(index_folder))
     check_given(given.pool, parts, path_of(negatives))

@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from hardneg.data.formats.lines import read_columns
 from hardneg.data.ids import IdSpace
 from hardneg.errors import InputError
+from hardneg.keyed_random import UInt64, hash64, key
 from hardneg.records import Int32, Int64, Positives, Qrels, offsets_of, owners, pair_keys
+from hardneg.shown import counted
 from hardneg.storage.artifacts import publish_file
 
 Label = Literal["positive", "relevant", "negative", "unsure"]
@@ -48,7 +50,8 @@ class JudgedIds:
             rows.append(np.asarray(space.rows(ids), np.int32))
             unknown = np.flatnonzero(rows[-1] < 0).tolist()
             if unknown:
-                what = f"{len(unknown):,} {kind} ids are not in the collection: {ids[unknown[0]]!r:.80}"
+                n = len({ids[i] for i in unknown})
+                what = f"{counted(n, f'{kind} id')} not in the collection: {ids[unknown[0]]!r:.80}"
                 line = list(self.pairs.values())[unknown[0]][1]
                 fix = "give the judgements of this collection"
                 raise InputError("UNKNOWN_ID", what, fix, path=self.path, line=line)
@@ -81,14 +84,29 @@ class Judgements:
         some = np.isin(self.labels, [LABELS.index(label) for label in labels])
         return self.query_rows[some], self.passage_rows[some]
 
-    def counts(self) -> dict[str, int]:
-        """The number of pairs with each label; labels without pairs are left out."""
-        return {label: n for i, label in enumerate(LABELS) if (n := int(np.count_nonzero(self.labels == i)))}
+    def counts(self, some: NDArray[np.bool_] | None = None) -> dict[str, int]:
+        """The number of pairs, or of ``some`` [n], with each label; labels without pairs are left out."""
+        labels = self.labels if some is None else self.labels[some]
+        return {label: n for i, label in enumerate(LABELS) if (n := int(np.count_nonzero(labels == i)))}
 
     def are(self, query_rows: Int32, passage_rows: Int32, *labels: Label) -> NDArray[np.bool_]:
         """Whether each pair [n] has one of these labels."""
         queries, passages = self.pairs(*labels)
         return np.isin(pair_keys(query_rows, passage_rows), pair_keys(queries, passages))
+
+    def are_relevant(self, query_rows: Int32, passage_rows: Int32, text_keys: UInt64) -> NDArray[np.bool_]:
+        """Whether each passage [n] is relevant for its query: it was judged so, or has the text of one that was.
+
+        A passage that people judged negative for the query is not, whatever its text.
+
+        Parameters
+        ----------
+        text_keys : [n_passages], equal for equal texts.
+        """
+        base, (queries, passages) = key(0, "judgements"), self.pairs(*RELEVANT)
+        judged = hash64(base, queries, text_keys[passages])
+        found = np.isin(hash64(base, query_rows, text_keys[passage_rows]), judged)
+        return found & ~self.are(query_rows, passage_rows, "negative")
 
     def amend(self, positives: Positives) -> Positives:
         """Append passages labelled ``positive`` to their query's positives; remove those labelled ``negative``.

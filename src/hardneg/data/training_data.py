@@ -121,7 +121,8 @@ class TrainingData:
             found |= has_answer(self.collection, positives)
         if not found.any():
             kind = "positive" if labels.labels == "qrels" else "positive or an answer"
-            raise InputError("NO_POSITIVES", f"no training query has a {kind}", "check the qrels and the answers")
+            given = "the qrels and the answers" if self.judgements is None else "the qrels, answers and judgements"
+            raise InputError("NO_POSITIVES", f"no training query has a {kind}", f"check {given}")
         return positives.select(np.flatnonzero(found))
 
     @property

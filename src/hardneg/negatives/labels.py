@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.data.judgements import RELEVANT
 from hardneg.data.training_data import BY_QRELS, TrainingData
 from hardneg.evaluation.answers import AnswerCache
 from hardneg.negatives.candidates import Contains
@@ -23,18 +22,19 @@ DEPTH = 100  # k of the reciprocal rank of training queries
 def answers_of(data: TrainingData, cache: Path) -> Contains | None:
     """The function that tells whether a passage is relevant although the collection's qrels do not say so.
 
-    A passage is relevant if people judged it relevant. With labels by answers it is also relevant if it contains
-    an answer, unless people judged it negative. The result is None if labels are by qrels and people judged
-    nothing.
+    A passage is relevant if people judged it relevant, or a passage with the same text. With labels by answers it
+    is also relevant if it contains an answer, unless people judged it negative. The result is None if labels are
+    by qrels and people judged nothing.
     """
     by_answers = data.labels.labels == "answers"
     book = AnswerCache(data.collection, cache, data.labels.answer_mode).contains if by_answers else None
     judgements = data.judgements
     if judgements is None:
         return book
+    text_keys = data.collection.text_keys
 
     def contains(query_rows: Int32, passage_rows: Int32) -> NDArray[np.bool_]:
-        found = judgements.are(query_rows, passage_rows, *RELEVANT)
+        found = judgements.are_relevant(query_rows, passage_rows, text_keys)
         if book is not None:
             found |= book(query_rows, passage_rows) & ~judgements.are(query_rows, passage_rows, "negative")
         return found
@@ -48,18 +48,24 @@ def current_positives(
     """The positives of all training queries, as this model sees them.
 
     A query without a judged positive gets the highest-ranked passage that contains an answer, among the first
-    ``depth`` hits of its run. If there is no such passage, it has no positive. Without a model, BM25 ranks
-    (Karpukhin et al., 2020, Section 4.1).
+    ``depth`` hits of its run. If there is no such passage, it has no positive. A passage that people labelled
+    ``relevant`` is not taken, as it is no positive to train on. Without a model, BM25 ranks (Karpukhin et al.,
+    2020, Section 4.1).
     """
-    judged = data.train
+    judged, judgements = data.train, data.judgements
     if contains is None or (spans(judged.offsets) > 0).all():
         return judged
+
+    def may_teach(query_rows: Int32, passage_rows: Int32) -> NDArray[np.bool_]:
+        found = contains(query_rows, passage_rows)
+        return found if judgements is None else found & ~judgements.are(query_rows, passage_rows, "relevant")
+
     k = training_depth(data.collection, judged, depth)
     if isinstance(searcher, Corpus):
         run = bm25_run(data.collection, judged.query_rows, k, searcher.cache)
     else:
         run = searcher.search("query", judged.query_rows, k, as_trained=True)
-    return with_answers(run, judged, contains, depth)
+    return with_answers(run, judged, may_teach, depth)
 
 
 def with_answers(run: Run, judged: Positives, contains: Contains, depth: int) -> Positives:

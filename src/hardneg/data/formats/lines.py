@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, cast
 
 from hardneg.data.formats.faults import refuse, unread
 from hardneg.errors import InputError, ResourceError
-from hardneg.shown import json_kind
+from hardneg.shown import counted, json_kind
 from hardneg.storage.disk import publish_file
 
 MAX_LINE = 64 << 20  # bytes
@@ -221,10 +221,12 @@ def read_columns(
     lines = read_lines(path)
     _, first = next(lines, (1, ""))
     header = split_quoted(first, path, 1) if quoted else first.split("\t")
+    fix = f"begin the file with the tab-separated header {' '.join(names)}"
     if missing := [name for name in names if name not in header]:
         what = f"the first line {first[:80]!r} is no header: column {missing[0]!r} is missing"
-        fix = f"begin the file with the tab-separated header {' '.join(names)}"
-        raise InputError("NO_HEADER", what, fix, path=path, line=1)
+        raise InputError("NO_HEADER", what if first else "the first line is empty", fix, path=path, line=1)
+    if twice := [name for name in names if header.count(name) > 1]:
+        raise InputError("NO_HEADER", f"the header has column {twice[0]!r} twice", fix, path=path, line=1)
     width, places = len(header), [header.index(name) for name in names]
     as_is = places == list(range(width))
     others = [name for name in header if name not in names]
@@ -267,8 +269,11 @@ def empty_file(path: Path) -> InputError:
 
 def wrong_width(path: Path, line: int, found: int, expected: int) -> InputError:
     """The fault of a row with the wrong number of columns."""
-    what = f"{found} tab-separated columns where {expected} are expected"
-    return InputError("WRONG_COLUMNS", what, "check its tabs: no text can hold one", path=path, line=line)
+    what = f"{counted(found, 'tab-separated column')} where {expected} are expected"
+    fix = "check its tabs: no text can hold one"
+    if found == 1:
+        fix = "remove the line if it is empty; otherwise put tabs between its columns"
+    return InputError("WRONG_COLUMNS", what, fix, path=path, line=line)
 
 
 _INTEGER = re.compile(r"([+-]?[0-9]{1,18})(?:\.0*)?", re.ASCII)

@@ -7,7 +7,9 @@
   const keys = new Map(
     [...pairs[0].querySelectorAll("button[data-label]")].map((one) => [one.querySelector("kbd").textContent, one.dataset.label])
   );
-  const nameOf = (pair) => JSON.stringify([pair.dataset.query, pair.dataset.passage]);
+  // A page at the same place may be of another collection with the same ids, so the query's text is in the name.
+  const nameOf = (pair) =>
+    JSON.stringify([pair.querySelector(".query").textContent, pair.dataset.query, pair.dataset.passage]);
   const place = "hardneg-audit:" + location.pathname;
 
   function remembered() {
