@@ -270,13 +270,16 @@ def test_what_makes_no_sense_is_refused_and_nothing_is_written(world, tmp_path):
     with pytest.raises(InputError, match="NOT_FOUND"):
         hn.export_pool(tmp_path / "nowhere", collection, out, format="dpr")
     assert out.read_text() == "before"
+    for name in ("f.csv", "f.tsv.gz", "f.parquet"):  # what reads them would take them for what their name says
+        with pytest.raises(SettingsError, match=r"and JSON is written; let it end in \.jsonl"):
+            hn.export_pool(pool, collection, tmp_path / name, format="dpr")
 
 
 def test_a_pool_without_negatives_is_refused(by_hand, tmp_path):
     collection, place = by_hand
     empty = load_pool(place).keep(np.zeros(4, bool))
     save_pool(empty, tmp_path / "empty", settings={}, inputs={})
-    with pytest.raises(InputError, match="NO_NEGATIVES"):
+    with pytest.raises(InputError, match=r"empty: NO_NEGATIVES: the pool has no negatives: .*; export an"):
         hn.export_pool(tmp_path / "empty", collection, tmp_path / "f", format="dpr")
     assert not (tmp_path / "f").exists()
 

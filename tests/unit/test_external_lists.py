@@ -1,6 +1,7 @@
 """Negatives made elsewhere: runs, pools, records by passage id, and ANCE-Tele's lists of token ids."""
 
 import gzip
+import itertools
 import json
 from collections import Counter
 
@@ -281,6 +282,24 @@ def test_negatives_of_pairs_become_a_pool_when_they_are_imported(tmp_path, capsy
     assert c.query_texts.take(pool.query_rows) == ["q"]
     assert c.texts.take(pool.passage_rows) == ["n1", "n2", "n3"]  # a positive is no negative
     assert (set(pool.sources.tolist()), pool.ranker) == ({FILE}, "")
+
+
+def test_negatives_that_every_positive_of_a_query_repeats_count_once(tmp_path):
+    """So a query with two positives has the same pool from rows of triplets as from one row with lists."""
+    rows = [
+        {"anchor": "q", "positive": "p1", "negative_1": "n1", "negative_2": "n1", "label": [9, 0.5, 0.5]},
+        {"anchor": "q", "positive": "p2", "negative_1": "n1", "negative_2": "n1", "label": [8, 0.5, 0.5]},
+        {"anchor": "q", "positive": "p2", "negative_1": "n1", "negative_2": "n2", "label": [8, 0.5, 0.1]},
+        {"anchor": "r", "positive": "p3", "negative_1": "n1", "negative_2": "n1", "label": [7, 0.5, 0.5]},
+    ]
+    place = written(tmp_path, rows, "train.jsonl")
+    assert run(["import", str(place), "--to", str(tmp_path / "c"), "--negatives", str(tmp_path / "pool")]) == 0
+    c, pool = Collection.open(tmp_path / "c"), hn.load_pool(tmp_path / "pool")
+    lists = [c.texts.take(pool.passage_rows[a:b]) for a, b in itertools.pairwise(pool.offsets.tolist())]
+    found = dict(zip(c.query_texts.take(pool.query_rows), lists, strict=True))
+    assert found == {"q": ["n1", "n1", "n1", "n2"], "r": ["n1", "n1"]}
+    assert sorted(pool.positive_scores.tolist()) == [7, 8, 9]
+    assert sorted(pool.ranker_scores.tolist()) == pytest.approx([0.1, *[0.5] * 5])
 
 
 @pytest.mark.parametrize("pool", ["c", "c/pool", "."])

@@ -15,6 +15,7 @@ from hardneg.api.inspect import last_pool
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.data.formats.arrays import write_records
+from hardneg.data.formats.tables import JSON, suffix_of
 from hardneg.data.tokens import joined_passages, without_special
 from hardneg.errors import InputError, SettingsError
 from hardneg.models.source import ModelSource
@@ -86,14 +87,21 @@ def export_pool(
         raise SettingsError("BAD_SETTING", what, "leave --model out, or give --format token-ids")
     if negatives is not None:
         at_least("--negatives", negatives)
+    if suffix_of(place) not in ("", *JSON):
+        what, fix = f"this name is one of a {suffix_of(place)} file, and JSON is written", "let it end in .jsonl"
+        raise SettingsError("BAD_SETTING", what, fix, path=place)
     check_file(place, [pool, data])
-    collection = collection_of(data, cache)
-    found = load_pool(last_pool(Path(pool)), n_passages=collection.n_passages, collection=collection.digest)
+    collection, source = collection_of(data, cache), last_pool(Path(pool))
+    found = load_pool(source, n_passages=collection.n_passages, collection=collection.digest)
     if found.ranker:
         lowest_positive(found)  # raises if a positive has no score
     chosen = found.select(usable(found))
     if not len(chosen):
-        raise InputError("NO_NEGATIVES", "no query of the pool has a positive and a negative", "mine deeper")
+        what, fix = "no query of the pool has a positive and a negative", "mine deeper"
+        if not len(found.passage_rows):
+            what = "the pool has no negatives: the model was trained on those of the batch, or bounds left none"
+            fix = "export an experiment that mined, or a pool"
+        raise InputError("NO_NEGATIVES", what, fix, path=source)
     if negatives is not None:
         chosen = draw_entries(chosen, negatives, seed=seed, purpose="export")
     if format == "token-ids" and model is not None:

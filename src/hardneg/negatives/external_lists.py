@@ -159,10 +159,12 @@ def pool_of_texts(
     InputError : none of the queries is in the collection, or a negative is not in it.
     """
     given = list(records)
+    is_scored = bool(given) and all(len(one.negative_scores) for one in given)
     query_rows = rows_of_queries(given, collection)
+    given = once(given, query_rows)
     rows = rows_of_passages(given, [one.negatives for one in given], collection, needed=True)
     lengths = offsets_of(np.array([len(one.negatives) for one in given], np.int64))
-    if not given or not all(len(one.negative_scores) for one in given):
+    if not is_scored:
         return pool_of_lists(RowLists(query_rows, lengths, rows), positives, digest)
     of_positives = rows_of_passages(given, [one.positives for one in given], collection, needed=False)
     owner = np.repeat(query_rows, [len(one.positives) for one in given])
@@ -171,6 +173,21 @@ def pool_of_texts(
     taught = Taught(teacher, owner[found], of_positives[found], scores[found], collection.text_keys)
     flat = np.array([score for one in given for score in one.negative_scores], np.float32)
     return pool_of_lists(RowLists(query_rows, lengths, rows, flat), positives, digest, taught)
+
+
+def once(given: Sequence[GivenRecord], query_rows: Int32) -> list[GivenRecord]:
+    """The records, without the negatives that an earlier record of the same query has as the same list.
+
+    A table with a row for each positive of a query gives the query's negatives anew in each row.
+    """
+    seen: set[tuple[int, int]] = set()
+    found = []
+    for one, row in zip(given, query_rows.tolist(), strict=True):
+        known = (row, hash((*one.negatives, *one.negative_scores)))
+        found.append(one._replace(negatives=(), negative_scores=()) if known in seen else one)
+        if row >= 0:
+            seen.add(known)
+    return found
 
 
 def rows_of_queries(given: Sequence[GivenRecord], collection: Collection) -> Int32:
