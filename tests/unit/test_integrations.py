@@ -15,7 +15,7 @@ import torch
 import hardneg as hn
 from hardneg.config import read_preset, read_presets
 from hardneg.data.tokens import token_batch
-from hardneg.errors import HardnegError, InputError, SettingsError
+from hardneg.errors import ArtifactError, HardnegError, InputError, SettingsError
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.tensorboard import tensorboard_writer
 from hardneg.integrations import mteb as bridge
@@ -138,6 +138,16 @@ def test_results_of_two_models_do_not_mix(bert, encoder, tmp_path):
     assert other.revision != encoder.revision == encoder.encoder.digest()
     assert encoder.name.startswith("hardneg/")
     assert MtebEncoder(encoder.encoder, "mine").revision == "mine"
+
+
+def test_an_experiment_means_its_model_as_in_search(bert, encoder, tmp_path):
+    (tmp_path / "exp").mkdir()
+    (tmp_path / "exp/settings.json").write_text("{}")
+    with pytest.raises(ArtifactError, match="NOT_FINISHED"):
+        MtebEncoder(str(tmp_path / "exp"), device="cpu")
+    save_encoder(load_encoder(bert), tmp_path / "exp/model")
+    found = MtebEncoder(tmp_path / "exp", device="cpu")
+    assert (found.name, found.revision) == ("hardneg/exp", MtebEncoder(f"{tmp_path}/exp/model").revision)
 
 
 def test_documents_of_several_chunks_are_refused(bert):

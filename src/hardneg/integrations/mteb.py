@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hardneg.api.inputs import Place, model_place
 from hardneg.data.tokens import token_batch
 from hardneg.errors import SettingsError
 from hardneg.models.bi_encoder import BiEncoder
@@ -36,7 +37,7 @@ class MtebEncoder:
 
     Parameters
     ----------
-    model : a folder, ``package:NAME`` or a hub name; or an encoder that is loaded already.
+    model : a folder, an experiment, ``package:NAME`` or a hub name; or an encoder that is loaded already.
     revision : the revision under which mteb stores results; by default the digest of the model, so that results of
         two models never mix.
     device : ``cpu``, ``cuda``, ``cuda:1``, ...; by default CUDA if there is one.
@@ -50,16 +51,17 @@ class MtebEncoder:
 
     def __init__(
         self,
-        model: str | BiEncoder,
+        model: Place | BiEncoder,
         revision: str | None = None,
         *,
         device: str | None = None,
         token_budget: int = 16384,
         **options: Any,
     ) -> None:
-        name = "model" if isinstance(model, BiEncoder) else Path(model).name if Path(model).is_dir() else model
+        name = "model"
         if not isinstance(model, BiEncoder):
-            model = load_encoder(model, device=pick_device(device), **options)
+            name = Path(model).absolute().name if Path(model).is_dir() else str(model)
+            model = load_encoder(str(model_place(model)), device=pick_device(device), **options)
         self.encoder: BiEncoder = model
         if self.encoder.settings.chunks > 1:
             what = "a document of several chunks has no single vector"
