@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,9 @@ from harness import (
     say,
     table,
 )
+from numpy.typing import NDArray
 from outcomes import Outcome, Values
+from scipy.stats import t as student
 
 from hardneg.evaluation.significance import holm
 
@@ -37,6 +39,7 @@ MEASURE = "RR@10"
 STATES = ("untrained", "episode-1", "episode-2", "final")
 BASELINE, WHOLE = "q-neg", "tele"  # the rows that parts and variants are compared with
 FIRST_SEED = 42
+FEW_SEEDS = 5
 STARTS = {"reinit": "top layers drawn anew", "as-is": "as it is"}
 MAIN: dict[str, tuple[str, dict[str, object]]] = {
     "q-neg": ("Q-Neg", {"alpha": 0.0, "beta": 0.0}),
@@ -53,6 +56,7 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "beta-0.3": ("ANCE-Tele, β = 0.3", {"beta": 0.3}),
     "beta-0.7": ("ANCE-Tele, β = 0.7", {"beta": 0.7}),
 }
+SEEDED = (*MAIN, "continue")  # the rows with several seeds
 BEGIN, END = "<!-- tables: written by studies/ablation.py -->\n", "<!-- end of tables -->\n"
 HEADING = """# Ablation study: what momentum, lookahead and the mix do
 
@@ -61,9 +65,9 @@ momentum, lookahead and both of them (ANCE-Tele) train a better retriever than t
 (Q-Neg) at equal steps, and do they make it forget less? And what do BM25 negatives, no overlaps, continued
 training and other shares change?
 
-[ablation.jsonl](ablation.jsonl) has the outcome of every experiment for each test query. `make study-ablation`
-makes every table, interval and p value below from it in seconds, and runs only the experiments that are not in
-it; `make study-ablation OPTIONS=--anew` runs all of them again.
+[ablation.jsonl](ablation.jsonl) has the outcome of every experiment for each test query. `make study-ablation
+OPTIONS=--only-report` makes every table, interval and p value below from it in seconds. Without the option the
+experiments that are not in it are run first; `make study-ablation OPTIONS=--anew` runs all of them again.
 """
 
 NOT_TESTED = (
@@ -91,7 +95,8 @@ def row_of(chosen: Namespace, start: str, row: str, seed: int) -> Row:
 def order(chosen: Namespace) -> list[Row]:
     """All experiments, the most informative first: one seed of the main rows, the variants, the other seeds."""
     seeds = range(FIRST_SEED, FIRST_SEED + chosen.seeds)
-    rounds = [(MAIN, seeds[:1]), (VARIANTS, seeds[:1]), (MAIN, seeds[1:])]
+    rounds: list[tuple[Iterable[str], Sequence[int]]]
+    rounds = [(MAIN, seeds[:1]), (VARIANTS, seeds[:1]), (SEEDED, seeds[1:])]
     return [
         row_of(chosen, start, row, seed)
         for rows, some in rounds
@@ -144,7 +149,7 @@ def quality_table(outcomes: Known, start: str, rows: Sequence[str]) -> str:
     """The measure on test after every episode, and the interval of the last figure over queries."""
     lines = [baselines(outcomes, start)]
     for row in rows:
-        title, found = (MAIN | VARIANTS)[row][0], of_row(outcomes, start, row)
+        title, found = called_row(row), of_row(outcomes, start, row)
         if not found:
             lines.append([title, "", *["not run"] * 4])
             continue
@@ -173,7 +178,7 @@ def tests_table(outcomes: Known, start: str, rows: Sequence[str], against: str) 
     """Tests of rows against another row on the seeds that both have, corrected together."""
     lines, absent, found = [], [], []
     for row in rows:
-        title = (MAIN | VARIANTS)[row][0]
+        title = called_row(row)
         if not (seeds := seeds_of_both(outcomes, start, row, against)):
             absent.append([title, "", *["not run"] * 4])
             continue
@@ -200,6 +205,7 @@ def by_seed_table(outcomes: Known, start: str, rows: Sequence[str]) -> str:
     lines = []
     pairs = [(row, BASELINE) for row in rows]
     pairs += [("tele", "momentum")] if {"tele", "momentum"} <= set(rows) else []
+    pairs += [(row, WHOLE) for row in SEEDED if row not in MAIN]
     for row, other_row in pairs:
         for seed in seeds_of_both(outcomes, start, row, other_row):
             a, b = (outcomes[name_of(start, name, seed)] for name in (row, other_row))
@@ -208,9 +214,46 @@ def by_seed_table(outcomes: Known, start: str, rows: Sequence[str]) -> str:
                 f"{one['forgotten'] - other['forgotten']:+.4f}"
                 for one, other in zip(a.results["forgetting"], b.results["forgetting"], strict=True)
             ]
-            lines.append([f"{MAIN[row][0]} − {MAIN[other_row][0]}", str(seed), *gains, *less])
+            lines.append([f"{called_row(row)} − {called_row(other_row)}", str(seed), *gains, *less])
     heads = [f"{MEASURE}, episode 1", f"{MEASURE}, episode 2", f"{MEASURE}, final"]
     return table(["", "seed", *heads, *(f"forgotten, {i}" for i in (1, 2, 3))], lines)
+
+
+def detectable(differences: NDArray[np.float64], seeds: int) -> float:
+    """The smallest true difference of the means that so many ``seeds`` show in four of five studies.
+
+    That is by a paired t-test over seeds at the level of 5 %, if the differences spread over seeds as these do. It
+    is the usual approximation, (t(0.975) + t(0.8)) s / sqrt(n) (Cohen, "Statistical power analysis", 1988).
+    """
+    quantiles = student.ppf(0.975, seeds - 1) + student.ppf(0.8, seeds - 1)
+    return float(quantiles * np.std(differences, ddof=1) / np.sqrt(seeds))
+
+
+def detectable_table(outcomes: Known, start: str, pairs: Sequence[tuple[str, str]]) -> str:
+    """How far the final difference of two rows moves with the seed, and what so many seeds can show."""
+    lines = []
+    for row, other in pairs:
+        seeds = seeds_of_both(outcomes, start, row, other)
+        a, b = ([test(outcomes[name_of(start, name, seed)], "final") for seed in seeds] for name in (row, other))
+        if len(seeds) > 1:
+            gains = np.subtract(a, b)
+            figures = [f"{gains.mean():+.4f}", f"{np.std(gains, ddof=1):.4f}"]
+            figures += [f"{detectable(gains, len(seeds)):.4f}", f"{detectable(gains, FEW_SEEDS):.4f}"]
+            lines.append([f"{called_row(row)} − {called_row(other)}", str(len(seeds)), *figures])
+    heads = [
+        "",
+        "seeds",
+        f"{MEASURE}, final",
+        "sd over seeds",
+        "these seeds show",
+        f"{FEW_SEEDS} seeds would show",
+    ]
+    return table(heads, lines)
+
+
+def called_row(row: str) -> str:
+    """The name of a row for people."""
+    return (MAIN | VARIANTS)[row][0]
 
 
 def between(outcomes: Known, start: str, rows: Sequence[str]) -> str:
@@ -238,7 +281,7 @@ def forgetting_table(outcomes: Known, start: str, rows: Sequence[str]) -> str:
     """The table of the shares of training queries that each episode forgot and learned."""
     lines = []
     for row in rows:
-        title, found = (MAIN | VARIANTS)[row][0], of_row(outcomes, start, row)
+        title, found = called_row(row), of_row(outcomes, start, row)
         if not found:
             lines.append([title, *["not run"] * 6])
             continue
@@ -258,14 +301,13 @@ def set_up(study: Study, outcomes: Known, chosen: Namespace) -> str:
     command = ["hardneg", *example[: example.index("--cache")]]
     command[command.index("--out") + 1] = "EXPERIMENT"
     command = [called(word) for word in command]
-    seeds = range(FIRST_SEED, FIRST_SEED + chosen.seeds)
     stops = f"{chosen.stop_step}, {chosen.stop_step} and {chosen.steps}"
     lines = [
         f"{called(study.model)} on {called(study.data)}:",
         f"{chosen.queries_per_step} queries × {chosen.passages} passages of at most",
         f"{chosen.passage_length} tokens a step, learning rate {chosen.learning_rate:g}, three episodes of",
-        f"{stops} steps, each from the weights of the start unless it continues. Seeds of the first four rows:",
-        f"{', '.join(map(str, seeds))}; of the others: {FIRST_SEED}. {budget(outcomes)}",
+        f"{stops} steps, each from the weights of the start unless it continues. The tables name the seeds.",
+        budget(outcomes),
         f"One experiment:\n\n```sh\n{shlex.join(command)}\n```\n",
     ]
     return "\n".join(lines)
@@ -298,6 +340,9 @@ def report(study: Study, outcomes: Known, chosen: Namespace) -> str:
             tests_table(outcomes, start, [row for row in chosen.rows if row in VARIANTS], WHOLE) + "\n",
             "Seed by seed:\n",
             by_seed_table(outcomes, start, parts_of(chosen)) + "\n",
+            "The smallest true difference in the final figure that a paired t-test over the seeds finds in four\n"
+            "of five studies, if the differences spread over seeds as here:\n",
+            detectable_table(outcomes, start, pairs_of(chosen)) + "\n",
             between(outcomes, start, parts_of(chosen)) + "\n",
             "Shares of the training queries whose MRR@100 fell or rose in episodes 1, 2 and 3:\n",
             forgetting_table(outcomes, start, chosen.rows) + "\n",
@@ -308,6 +353,12 @@ def report(study: Study, outcomes: Known, chosen: Namespace) -> str:
 def parts_of(chosen: Namespace) -> list[str]:
     """The rows that are compared with the baseline."""
     return [row for row in chosen.rows if row in MAIN and row != BASELINE]
+
+
+def pairs_of(chosen: Namespace) -> list[tuple[str, str]]:
+    """The rows with several seeds, each with the row that it is compared with."""
+    pairs = [(row, BASELINE) for row in parts_of(chosen)]
+    return [*pairs, *((row, WHOLE) for row in chosen.rows if row in SEEDED and row not in MAIN)]
 
 
 def write(path: Path, text: str) -> None:
@@ -335,7 +386,7 @@ def options(parser: ArgumentParser) -> None:
         "--rows", type=some(MAIN | VARIANTS), default=list(MAIN | VARIANTS), help="names, separated by commas"
     )
     parser.add_argument("--start", type=some(STARTS), default=list(STARTS), help="as-is, reinit, or both")
-    parser.add_argument("--seeds", type=int, default=3, help="of the first four rows")
+    parser.add_argument("--seeds", type=int, default=3, help="of the first four rows and of the continued one")
     parser.add_argument("--reinit-layers", type=int, default=3)
     parser.add_argument("--queries-per-step", type=int, default=8)
     parser.add_argument("--passages", type=int, default=8, help="of a query: one positive, the rest negatives")

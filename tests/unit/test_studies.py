@@ -104,10 +104,10 @@ def experiment(study, collection, name, ranks, *, forgotten=0.1):
 
 def test_what_says_most_comes_first(ablation):
     steps = [row.result for row in ablation.order(chosen(ablation))]
-    assert len(steps) == len(set(steps)) == 2 * (4 * 3 + 7)
+    assert len(steps) == len(set(steps)) == 2 * (5 * 3 + 6)
     first = {f"{start}-{row}-seed-42" for start in ("as-is", "reinit") for row in ablation.MAIN}
     assert set(steps[:8]) == first
-    assert not any(step.endswith("seed-42") for step in steps[-16:])
+    assert not any(step.endswith("seed-42") for step in steps[-20:])
     assert all(step.endswith("seed-42") for step in steps[:22])
 
 
@@ -186,6 +186,25 @@ def test_several_seeds_are_averaged_by_query(ablation, study, collection, outcom
     assert ablation.seeds_done(outcomes(), "reinit", "tele") == [42, 43]
     means = ablation.mean_values(outcomes(), "reinit", "tele", [42, 43])
     assert means == pytest.approx([1, 0.75, 0.5, 0.375])
+
+
+def test_the_smallest_difference_that_seeds_show_by_hand(ablation):
+    """For 3 seeds t is 4.3027 and 1.0607 (tables of Student's distribution), for 5 it is 2.7764 and 0.9410."""
+    gains = np.array([0.01, 0.02, 0.03])  # their standard deviation is 0.01
+    assert ablation.detectable(gains, 3) == pytest.approx(0.01 * (4.3027 + 1.0607) / 3**0.5, rel=1e-4)
+    assert ablation.detectable(gains, 5) == pytest.approx(0.01 * (2.7764 + 0.9410) / 5**0.5, rel=1e-4)
+
+
+def test_what_seeds_show_is_told_for_rows_with_several(ablation, study, collection, outcomes):
+    for row, first in (("tele", [1, 2, 2, 4]), ("continue", [1, 1, 1, 1])):
+        experiment(study, collection, f"reinit-{row}-seed-42", first)
+        experiment(study, collection, f"reinit-{row}-seed-43", [1, 1, 2, 2])
+    pairs = [("tele", "q-neg"), ("continue", "tele")]
+    lines = ablation.detectable_table(outcomes(), "reinit", pairs).splitlines()
+    assert [line for line in lines if line.startswith("| ANCE-Tele")] == lines[2:]
+    assert len(lines) == 3
+    # the final means differ by 1 - 0.5625 and by 0
+    assert lines[2].startswith("| ANCE-Tele, continued − ANCE-Tele | 2 | +0.2188 | 0.3094 | ")
 
 
 def test_outcomes_outlast_the_folders(ablation, study, collection, known, tmp_path):
