@@ -1,5 +1,7 @@
 """From query vectors to runs."""
 
+import gc
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import torch
 from hardneg.errors import InputError, NumericError, SettingsError
 from hardneg.search.embeddings import Embeddings
 from hardneg.search.retrieve import StoredIndex, index_run
+from hardneg.search.vectors import as_tensor
 from hardneg.storage.artifacts import Manifest
 from reference_search import search
 
@@ -77,3 +80,27 @@ def test_requests_that_make_no_sense():
         run_of(vectors(2, 4), np.arange(2), embeddings(vectors(5, 5)), 0)
     with pytest.raises(InputError, match="NO_QUERIES"):
         run_of(vectors(0, 4), np.arange(0), embeddings(vectors(5, 5)), 3)
+
+
+def test_vectors_that_are_only_read_leave_the_filters_of_warnings_alone(monkeypatch, recwarn):
+    """The filters belong to all threads, so nobody may change them, however briefly."""
+    real, seen = torch.as_tensor, []
+
+    def noted(values):
+        seen.append(list(warnings.filters))
+        return real(values)
+
+    monkeypatch.setattr(torch, "as_tensor", noted)
+    torch.set_warn_always(True)
+    try:
+        matrix = vectors(3, 0)
+        matrix.flags.writeable = False
+        found = as_tensor(matrix)
+    finally:
+        torch.set_warn_always(False)
+    assert seen == [list(warnings.filters)]
+    assert not recwarn.list
+    assert found.data_ptr() == matrix.ctypes.data
+    del matrix
+    gc.collect()
+    np.testing.assert_array_equal(found.numpy(), vectors(3, 0))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -19,13 +19,28 @@ BLOCK = 8192  # vectors converted at a time
 
 def as_tensor(vectors: Vectors) -> Tensor:
     """The vectors as a tensor over the same memory; float16 and float32 only."""
-    with warnings.catch_warnings():  # a read-only map is what we want: nothing here writes
-        warnings.simplefilter("ignore")
-        tensor = torch.as_tensor(vectors)
+    tensor = torch.as_tensor(_seen_as_writable(vectors) if isinstance(vectors, np.ndarray) else vectors)
     if tensor.dtype not in (torch.float16, torch.float32):
         dtype = str(tensor.dtype).removeprefix("torch.")
         raise ArtifactError("BAD_DTYPE", f"the vectors are {dtype}", "store them as float16 or float32")
     return tensor
+
+
+def _seen_as_writable(vectors: NDArray[Any]) -> NDArray[Any]:
+    """The array over the same memory, of which torch does not warn that it is read-only: nothing here writes.
+
+    To silence the warning would change the filters of all threads. Two threads that do so at once may leave all
+    warnings of the program silent for ever.
+    """
+    return vectors if vectors.flags.writeable else np.asarray(_Memory(vectors))
+
+
+class _Memory:
+    """The memory of an array, which stays as long as this is used."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self.array = array
+        self.__array_interface__ = {**array.__array_interface__, "data": (array.ctypes.data, False)}
 
 
 def vector_norms(vectors: Tensor) -> Tensor:
