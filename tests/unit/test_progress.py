@@ -6,6 +6,7 @@ import pty
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -234,3 +235,16 @@ def test_on_a_terminal_there_is_a_bar_and_it_goes_away():
 
 def test_on_a_terminal_too_nothing_is_reported_unless_asked():
     assert on_a_terminal("silent") == ""
+
+
+def test_a_thread_that_stops_itself_stops_no_other_one():
+    """A web service may search in some threads while one trains, whose callback fails."""
+    flag = StopFlag()
+    with ThreadPoolExecutor(1) as other:
+        other.submit(flag.ask, together=False).result()
+        flag.check()
+        assert not flag
+        with pytest.raises(Interrupted):
+            other.submit(flag.check).result()
+        other.submit(flag.forget).result()
+        other.submit(flag.check).result()

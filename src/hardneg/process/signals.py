@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import stat
+import threading
 from collections.abc import Iterator
 from types import FrameType
 
@@ -42,6 +43,7 @@ class StopFlag:
         self.heard: int | None = None  # the signal that this process received
         self.together = False
         self.asked = False  # by this process itself
+        self.asker = 0  # the thread that asked: others have work of their own, which goes on
 
     def install(self) -> None:
         """Listen for the signals in this process."""
@@ -58,13 +60,14 @@ class StopFlag:
             self.signal = number
 
     def ask(self, *, together: bool) -> None:
-        """Ask this process to stop as a signal does.
+        """Ask this thread to stop as a signal does; other threads of this process go on.
 
         Parameters
         ----------
         together : whether others work with it; then all stop where they next agree on it, and not before.
         """
-        self.asked, self.heard = True, self.heard or signal.SIGTERM
+        self.asked, self.asker = True, threading.get_ident()
+        self.heard = self.heard or signal.SIGTERM
         if not together:
             self.signal = self.heard
 
@@ -74,11 +77,11 @@ class StopFlag:
             self.asked, self.heard, self.signal = False, None, None
 
     def __bool__(self) -> bool:
-        return self.signal is not None
+        return self.signal is not None and (not self.asked or self.asker == threading.get_ident())
 
     def check(self) -> None:
         """Stop here, by raising :class:`Interrupted`, if the flag is raised."""
-        if self.signal is not None:
+        if self and self.signal is not None:
             name = signal.Signals(self.signal).name
             raise Interrupted("STOPPED", f"stopped by {name}", "run the same command again to resume")
 
