@@ -19,13 +19,17 @@ log = logging.getLogger(__name__)
 _turn = threading.RLock()
 
 
-def _new_turn() -> None:
-    """In a forked process no other thread runs, so none holds its turn."""
-    global _turn
-    _turn = threading.RLock()
+_computed = False  # whether torch has computed for us in this process
+_forked = False  # whether this process is a fork of one in which it had, and has not computed yet
 
 
-os.register_at_fork(after_in_child=_new_turn)
+def _in_fork() -> None:
+    """In a forked process no other thread runs, so none holds its turn, and none of torch's works."""
+    global _turn, _forked
+    _turn, _forked = threading.RLock(), _computed
+
+
+os.register_at_fork(after_in_child=_in_fork)
 
 
 def _torch() -> Any:
@@ -44,6 +48,7 @@ def own_surroundings() -> Iterator[None]:
     if torch is None:
         yield
         return
+    _use_living_threads(torch)
     with contextlib.ExitStack() as stack:
         if torch.is_inference_mode_enabled():
             stack.enter_context(torch.inference_mode(False))
@@ -58,6 +63,22 @@ def own_surroundings() -> Iterator[None]:
         if torch.get_default_device().type != "cpu":
             stack.enter_context(torch.device("cpu"))
         yield
+
+
+def _use_living_threads(torch: Any) -> None:
+    """Let torch and faiss work on one thread in a forked process.
+
+    OpenMP does not see that the parent's other threads are not there, and would wait for them for ever.
+    """
+    global _computed, _forked
+    _computed, forked, _forked = True, _forked, False
+    if not forked or torch.get_num_threads() == 1:
+        return
+    torch.set_num_threads(1)
+    if (faiss := sys.modules.get("faiss")) is not None:
+        faiss.omp_set_num_threads(1)
+    what = "this process was forked from one that had computed, so it works on one thread"
+    log.warning("%s; to use more, fork before models are opened", what)
 
 
 @contextlib.contextmanager

@@ -249,3 +249,30 @@ def test_whoever_waits_finds_what_the_holder_made(tmp_path):
     made_once(tmp_path, lambda: bool(made), lambda: made.append("second"), progress.wait_for_another)
     holder.join()
     assert made == ["first"]
+
+
+def test_a_process_that_is_forked_while_a_directory_is_held_does_not_hold_it(tmp_path):
+    """It may live longer than the block, as a worker that a function of the user's starts."""
+    into, out = os.pipe()
+    with lease(tmp_path):
+        if (child := os.fork()) == 0:
+            os.close(out)
+            os.read(into, 1)  # returns when the parent has closed its end
+            os._exit(0)
+    with lease(tmp_path):
+        assert holder_of(tmp_path)
+    os.close(out)
+    os.close(into)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_forked_process_that_leaves_the_block_does_not_free_the_directory(tmp_path):
+    child = None
+    with contextlib.suppress(ZeroDivisionError), lease(tmp_path):
+        if (child := os.fork()) == 0:
+            raise ZeroDivisionError
+        assert os.waitpid(child, 0)[1] == 0
+        with pytest.raises(BusyError), lease(tmp_path):
+            pytest.fail("held twice")
+    if child == 0:
+        os._exit(0)

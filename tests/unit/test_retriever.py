@@ -1,13 +1,17 @@
 """A retriever: a model over a collection that loads once, answers many times, and may be asked by many threads."""
 
 import ast
+import copy
 import gc
 import inspect
+import os
+import pickle
+import signal
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, Event
 
 import numpy as np
 import pytest
@@ -16,6 +20,7 @@ import torch
 import hardneg as hn
 from architecture import floors
 from hardneg.api import retrievers
+from hardneg.api.searcher import Searcher
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.experiment.snapshot import Snapshot
 from hardneg.models.loading import load_encoder
@@ -23,6 +28,7 @@ from hardneg.search import ann, embedding_store, retriever
 from hardneg.search.ann import open_index
 from hardneg.search.ann_building import build_index
 from hardneg.search.encoding import Encoding, encode_side
+from hardneg.search.rerank import RerankedRetriever
 from hardneg.search.retrieve import StoredIndex
 from hardneg.search.retriever import CachedRetriever, Retriever
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
@@ -335,3 +341,43 @@ def test_runs_of_a_limited_retriever_and_of_the_whole_are_not_taken_for_each_oth
     assert whole.search("dev", ROWS, 3).passage_rows.max() >= 20
     limited.discard("passage")
     assert sum(map(len, whole.passages.shards)) == collection.n_passages
+
+
+def test_a_forked_process_does_not_wait_for_a_thread_that_it_lacks(make):
+    """The thread may be inside the retriever when the process is forked."""
+    asked, inside, done = make().hold(), Event(), Event()
+    expected = asked.search_texts(TEXTS, 5)
+
+    def stay():
+        with asked.lock:
+            inside.set()
+            done.wait()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(stay)
+        inside.wait()
+        if (child := os.fork()) == 0:
+            signal.alarm(20)  # ends a child that waits
+            same(asked.search_texts(TEXTS, 5), expected)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        done.set()
+    asked.close()
+    assert status == 0
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
+def test_an_open_retriever_is_neither_pickled_nor_copied_deeply(make, copied):
+    asked = make()
+    searcher = Searcher(asked.collection, asked, "model")
+    for one in (asked, RerankedRetriever(asked, None, 10), searcher):
+        with pytest.raises(TypeError, match="open one in each process"):
+            copied(one)
+
+
+def test_a_shallow_copy_holds_nothing(make):
+    with make() as asked:
+        other = copy.copy(asked)
+        other.close()
+        assert other.lock is asked.lock
+        assert asked._exact is not None

@@ -12,6 +12,7 @@ import torch
 from transformers import BertConfig
 
 import hardneg as hn
+from hardneg import surroundings as surroundings_of_torch
 from hardneg.models.cross_encoder import PairHead
 from hardneg.surroundings import kept_draws
 from worlds.small_trainings import train_small
@@ -162,3 +163,19 @@ def test_a_forked_process_does_not_wait_for_a_thread_that_it_lacks():
     done.set()
     thread.join()
     assert status == 0
+
+
+@pytest.mark.parametrize(("computed", "threads"), [(True, 1), (False, 2)])
+def test_a_fork_of_a_process_that_has_computed_works_on_one_thread(monkeypatch, computed, threads):
+    """Otherwise OpenMP waits for ever for the threads of the parent."""
+    monkeypatch.setattr(surroundings_of_torch, "_computed", computed)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        if (child := os.fork()) == 0:
+            with surroundings_of_torch.own_surroundings():
+                os._exit(torch.get_num_threads())
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == threads
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -1,17 +1,60 @@
-"""Methods, and properties that are computed once, of objects with a ``lock`` that lets one thread in at a time."""
+"""Objects that let one thread in at a time: their lock, their methods, and properties that are computed once."""
 
 from __future__ import annotations
 
 import functools
+import os
+import threading
+import weakref
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar
 
 from hardneg.process.distributed import apart
 from hardneg.surroundings import own_surroundings
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class Turn:
+    """A lock that is free in a forked process, where no thread that held it runs."""
+
+    living: ClassVar[weakref.WeakSet[Turn]] = weakref.WeakSet()
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        Turn.living.add(self)
+
+    @staticmethod
+    def renew() -> None:
+        """Make all locks free."""
+        for turn in Turn.living:
+            turn.lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=Turn.renew)
+
+
+class Guarded:
+    """An object that lets one thread in at a time, and belongs to its process."""
+
+    def __init__(self) -> None:
+        self._turn = Turn()
+
+    @property
+    def lock(self) -> threading._RLock:
+        """The lock of this object and its shallow copies."""
+        return self._turn.lock
+
+    def __copy__(self) -> Self:
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
+
+    def __reduce__(self) -> Any:
+        what = f"a {type(self).__name__} can be neither pickled nor copied deeply"
+        raise TypeError(f"{what}: its model and vectors belong to this process; open one in each process")
 
 
 def one_at_a_time(

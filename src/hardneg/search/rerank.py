@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -21,6 +20,7 @@ from hardneg.models.pair_scores import score_pairs
 from hardneg.process.hardware import Precision
 from hardneg.process.progress import Tick, silent
 from hardneg.records import Float32, Int32, Int64, Run, offsets_of, spans, take_spans
+from hardneg.search.locked import Guarded
 from hardneg.search.retriever import Retriever
 from hardneg.search.runs import OpenRetriever, check_request, check_rows, check_texts
 from hardneg.surroundings import own_surroundings
@@ -308,7 +308,7 @@ def in_file_order(run: Run, id_rank: Int32) -> Run:
     return replace(run, passage_rows=run.passage_rows[order], scores=run.scores[order])
 
 
-class RerankedRetriever:
+class RerankedRetriever(Guarded):
     """A retriever whose first hits a scorer re-ranks; it is asked as a retriever is, from several threads too.
 
     For the collection's queries, hits to which the retriever gives equal scores are ranked by id before the scorer
@@ -325,8 +325,9 @@ class RerankedRetriever:
     """
 
     def __init__(self, first: OpenRetriever, scorer: TextScorer, depth: int) -> None:
+        super().__init__()
         self.first, self.scorer, self.depth = first, scorer, depth
-        self.collection, self.lock = first.collection, threading.RLock()
+        self.collection = first.collection
 
     def search_queries(self, query_rows: Int32, k: int) -> Run:
         """The run of these queries of the collection, ``k`` deep; see :func:`rerank`."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -24,7 +23,7 @@ from hardneg.records import Float32, Int32, Int64, Run, Side, VectorsByRow, dist
 from hardneg.search.embedding_store import VERSION
 from hardneg.search.embeddings import Embeddings, discard
 from hardneg.search.encoding import Encoding, encode_side
-from hardneg.search.locked import one_at_a_time, opened_once
+from hardneg.search.locked import Guarded, one_at_a_time, opened_once
 from hardneg.search.parts import SharedIndex
 from hardneg.search.retrieve import Index, StoredIndex, dot_products, index_run
 from hardneg.search.runs import KIND, check_rows, check_texts, load_run, save_run
@@ -43,7 +42,7 @@ def untimed(stage: str, **facts: Any) -> contextlib.AbstractContextManager[Any]:
 # ---------------------------------------------------------------- a model over a collection
 
 
-class Retriever:
+class Retriever(Guarded):
     """A model over a collection that answers any number of searches; embeddings and indexes are opened once.
 
     Several threads may ask it: a lock lets one of them compute at a time, so each gets, bit for bit, what it would
@@ -77,11 +76,11 @@ class Retriever:
         passages_at: Path | None = None,
         timed: Timed = untimed,
     ) -> None:
+        super().__init__()
         self.encoder, self.collection, self.cache = encoder, collection, cache
         self.encoding, self.index, self.passages_at, self.timed = encoding, index, passages_at, timed
         self.among: Int32 | None = None
         self.alone = False
-        self.lock = threading.RLock()
         self.digest = encoder.digest()  # now: the weights may change while the retriever is looked at
         passage = encoder.digest("passage")
         self.sides = {"passage": passage, "query": passage if encoder.tied else encoder.digest("query")}
@@ -126,13 +125,13 @@ class Retriever:
     def through(self, index: Index) -> Self:
         """A retriever of this model and collection that searches ``index`` instead."""
         assert self.among is None, "an index holds the whole corpus"
-        other = self._copy()
+        other = copy.copy(self)
         other.index = index
         return other
 
-    def _copy(self) -> Self:
+    def __copy__(self) -> Self:
         """A copy that holds nothing: what :meth:`hold` opened stays with the retriever that it was asked of."""
-        other = copy.copy(self)
+        other = super().__copy__()
         other._held = other._exact = None
         return other
 
@@ -149,7 +148,7 @@ class Retriever:
         """
         assert self.index is None, "an index holds what it holds"
         assert self.encoder.settings.chunks == 1, "each text is one sequence"
-        other = self._copy()
+        other = copy.copy(self)
         other.among, other.alone = distinct(passages).astype(np.int32), alone
         if alone or self.alone:
             other.__dict__.pop("passages", None)

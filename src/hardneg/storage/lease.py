@@ -23,6 +23,18 @@ LOCK = ".lock"
 NAME_SECONDS = 1.0  # how long a new holder may take to write its name
 LOOK_SECONDS = 1.0  # the most that the time between two looks of an observer counts as silence
 
+_held: set[int] = set()  # open files whose locks this process holds
+
+
+def _let_go() -> None:
+    """In a forked process, close the locks of its parent, which otherwise would last as long as this process."""
+    for handle in _held:
+        os.close(handle)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
+
 
 @contextlib.contextmanager
 def lease(directory: Path) -> Iterator[None]:
@@ -40,6 +52,7 @@ def lease(directory: Path) -> Iterator[None]:
         handle = os.open(
             directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644
         )  # the name is written there
+        _held.add(handle)
     try:
         with disk_faults(directory):
             if not _locked(handle):
@@ -52,7 +65,9 @@ def lease(directory: Path) -> Iterator[None]:
             os.pwrite(handle, f"{_own_name()}\n".encode(), 0)
         yield
     finally:
-        os.close(handle)
+        if handle in _held:  # not in a process that was forked in the block
+            _held.discard(handle)
+            os.close(handle)
 
 
 def made_once(
