@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import pickle
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ from transformers import (
 from hardneg.data.token_pairs import PairForm, PairTemplate
 from hardneg.experiment.metrics import Metrics
 from hardneg.models import tower
-from hardneg.models.loading import load_encoder
+from hardneg.models.loading import load_encoder, open_encoder
 from hardneg.models.packing import ATTENTION
 from hardneg.models.plain_bert import PlainBert
 from hardneg.models.pretrained import read_json_file, read_tensors, read_transformer
@@ -370,3 +371,23 @@ def test_where_a_file_of_weights_begins_makes_no_difference(tmp_path, folders, m
         assert not any(weight.data_ptr() % 64 for weight in read.parameters())
         found.append([weight.detach().clone() for weight in read.parameters()])
     assert all(map(torch.equal, *found))
+
+
+def test_a_model_that_is_in_use_is_neither_copied_nor_pickled(tmp_path, world):
+    """A copy would have the weights in another precision, and never get its own ones back."""
+    model = world[1]
+    encoder = load_encoder(model)
+    with encoder.inference("bfloat16"):
+        for copied in (copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="close the retriever before"):
+                copied(encoder)
+    assert copy.deepcopy(encoder).digest() == encoder.digest()
+
+
+def test_a_model_that_is_recalled_can_be_copied_and_pickled(tmp_path, world):
+    model = world[1]
+    for _ in range(2):  # the second time it is recalled
+        encoder = open_encoder(ModelSource.at(model), recalled=tmp_path)
+    assert isinstance(encoder.each_tower()[0].transformer, PlainBert)
+    for other in (copy.deepcopy(encoder), pickle.loads(pickle.dumps(encoder))):
+        assert other.digest() == encoder.digest()

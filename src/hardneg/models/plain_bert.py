@@ -40,6 +40,10 @@ class PlainConfig(SimpleNamespace):
         self._identity = dict(identity)
         self._attn_implementation = ATTENTION
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        own = ("_identity", "_attn_implementation")
+        return type(self), ({name: value for name, value in vars(self).items() if name not in own}, self._identity)
+
     def to_diff_dict(self) -> dict[str, Any]:
         """The settings in which transformers' configuration differs from a default one."""
         return self._identity

@@ -228,6 +228,13 @@ class TowerModel(nn.Module):
         self.precision: Precision = "float32"
         self._masters: dict[int, Tensor] = {}  # while copies stand in their place: id of a tensor -> its data
 
+    def __getstate__(self) -> Any:
+        """What copies and pickles have; refused while copies of the weights stand in their place."""
+        if self._masters:
+            what = "this model is in use, by an open retriever perhaps, so its weights are not its own"
+            raise TypeError(f"{what}: close the retriever before you copy or pickle the model, or load it anew")
+        return super().__getstate__()
+
     @property
     def code(self) -> list[str]:
         """The digests of the code that the models brought, sorted."""
