@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import random
 import sys
 import threading
 from collections.abc import Iterator
@@ -79,6 +80,16 @@ def _use_living_threads(torch: Any) -> None:
         faiss.omp_set_num_threads(1)
     what = "this process was forked from one that had computed, so it works on one thread"
     log.warning("%s; to use more, fork before models are opened", what)
+
+
+@contextlib.contextmanager
+def python_draws_kept() -> Iterator[None]:
+    """Leave Python's random numbers as the caller had them, though a package that is imported draws some."""
+    drawn = random.getstate()
+    try:
+        yield
+    finally:
+        random.setstate(drawn)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pty
+import random
 import signal
 import subprocess
 import sys
@@ -248,3 +249,12 @@ def test_a_thread_that_stops_itself_stops_no_other_one():
             other.submit(flag.check).result()
         other.submit(flag.forget).result()
         other.submit(flag.check).result()
+
+
+def test_a_bar_leaves_the_random_numbers_of_python(monkeypatch):
+    """rich draws some when it is first imported."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "rich"]:
+        monkeypatch.delitem(sys.modules, name)
+    before = random.getstate()
+    progress._Bar("searching", "queries").close()
+    assert random.getstate() == before

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from hardneg.process import stages
 from hardneg.process.signals import stop_flag
+from hardneg.surroundings import python_draws_kept
 
 log = logging.getLogger(__name__)
 
@@ -171,8 +172,9 @@ class _Bar:
     """Progress as a bar on the terminal."""
 
     def __init__(self, title: str, unit: str) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
+        with python_draws_kept():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn
 
         columns = TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[text]}")
         self.progress = Progress(*columns, console=Console(stderr=True), transient=True)

@@ -15,6 +15,7 @@ from hardneg.report.lists import part_of
 from hardneg.report.opened import Opened
 from hardneg.report.table import NotRecorded, Table
 from hardneg.storage.artifacts import is_published, load_array
+from hardneg.surroundings import python_draws_kept
 
 MAPPED_QUERIES, MAPPED_STATES = 40, 4
 MAP_STEPS = 500  # of t-SNE
@@ -106,8 +107,9 @@ def map_table(opened: Opened) -> Table:
 def _mapped(opened: Opened, state: str, one: SampledVectors) -> list[dict[str, Any]]:
     """The points of one state; raises where scikit-learn is missing or there are too few."""
     try:
-        from sklearn.manifold import TSNE
-        from threadpoolctl import threadpool_limits
+        with python_draws_kept():
+            from sklearn.manifold import TSNE
+            from threadpoolctl import threadpool_limits
     except ImportError as missing:
         raise NotRecorded("The map needs scikit-learn: pip install 'hardneg[report]'.") from missing
     some = slice(0, MAPPED_QUERIES)
