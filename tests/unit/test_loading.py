@@ -3,12 +3,17 @@
 import json
 import pickle
 import shutil
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, BertConfig, BertForMaskedLM
+from transformers.utils import logging
 
 from faults.injected import Payload
 from hardneg.errors import HardnegError, InputError, SettingsError, TrustError
@@ -256,3 +261,30 @@ def test_offsets_need_not_be_sorted(bert):
         together = encoder.encode(tokens, "passage")
         one_by_one = [encoder.encode(tokens.take(np.array([row])), "passage") for row in range(5)]
     close(together, torch.cat(one_by_one))
+
+
+def test_threads_that_load_at_once_leave_the_reports_of_transformers_as_they_were():
+    """The one that began first ends first, so it must not decide what the other puts back."""
+    begun, over = Event(), Event()
+    before = logging.get_verbosity(), logging.is_progress_bar_enabled()
+
+    def load():
+        with pretrained.quiet():
+            begun.set()
+            over.wait()
+
+    with ThreadPoolExecutor(1) as other:
+        with pretrained.quiet():
+            loading = other.submit(load)
+            begun.wait()
+        between = logging.get_verbosity(), logging.is_progress_bar_enabled()
+        over.set()
+        loading.result()
+    assert between == (logging.ERROR, False)
+    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
+
+
+def test_weights_that_are_no_pickle_leave_the_filters_of_warnings_alone():
+    before = list(warnings.filters)
+    with pretrained.refusing_pickles(Path("model.safetensors")):
+        assert warnings.filters == before

@@ -8,9 +8,10 @@ import json
 import os
 import pickle
 import re
+import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -198,8 +199,10 @@ def find_weights(folder: Path, source: ModelSource, safe: tuple[str, ...] = SAFE
 def refusing_pickles(path: Path) -> Iterator[None]:
     """Turn what torch's restricted loader refuses into one line, without the loader's guess at the reason."""
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Detected pickle protocol", UserWarning)
+        with ExitStack() as stack:
+            if path.name not in SAFE_WEIGHTS:  # the filters belong to all threads, so they are changed if need be
+                stack.enter_context(warnings.catch_warnings())
+                warnings.filterwarnings("ignore", "Detected pickle protocol", UserWarning)
             yield
     except pickle.UnpicklingError as fault:
         raise TrustError(
@@ -219,23 +222,48 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
 # ---------------------------------------------------------------- reading
 
 
+class _Quiet:
+    """What :func:`quiet` changed, and in how many blocks threads are now: only the last one puts it back."""
+
+    def __init__(self) -> None:
+        self.lock, self.blocks = threading.Lock(), 0
+        self.verbosity, self.bars = 0, True
+
+    def begin(self, logging: Any) -> None:
+        """Begin a block."""
+        with self.lock:
+            if self.blocks == 0:
+                self.verbosity, self.bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+                logging.set_verbosity_error()
+                logging.disable_progress_bar()
+            self.blocks += 1
+
+    def end(self, logging: Any) -> None:
+        """End a block."""
+        with self.lock:
+            self.blocks -= 1
+            if self.blocks == 0:
+                logging.set_verbosity(self.verbosity)
+                if self.bars:
+                    logging.enable_progress_bar()
+
+
+_quiet = _Quiet()
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep transformers' progress bars and reports off stderr in the block.
 
     What matters in the reports is checked by :func:`read_transformer`.
     """
-    from transformers.utils import logging as transformers_logging
+    from transformers.utils import logging
 
-    verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
+    _quiet.begin(logging)
     try:
         yield
     finally:
-        transformers_logging.set_verbosity(verbosity)
-        if bars:
-            transformers_logging.enable_progress_bar()
+        _quiet.end(logging)
 
 
 def read_transformer(folder: Path, source: ModelSource) -> tuple[PreTrainedModel, set[str]]:
