@@ -258,3 +258,13 @@ def test_a_bar_leaves_the_random_numbers_of_python(monkeypatch):
     before = random.getstate()
     progress._Bar("searching", "queries").close()
     assert random.getstate() == before
+
+
+def test_where_there_is_no_stream_nothing_is_shown(monkeypatch, watch):
+    """Python has none in a service that was started without one."""
+    monkeypatch.setattr(sys, "stderr", None)
+    with progress.showing(True), track("searching", "queries") as tick:
+        tick(1, 9)
+        watch.now += 60
+        tick(2, 9)
+        note("a line")

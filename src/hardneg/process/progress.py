@@ -91,7 +91,8 @@ def shower(title: str, unit: str) -> Tick:
         return silent
     if in_notebook():
         return _Cell(title, unit)
-    return _Bar(title, unit) if sys.stderr.isatty() else _Lines(title, unit)
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+    return _Bar(title, unit) if terminal else _Lines(title, unit)
 
 
 def is_shown() -> bool:
@@ -130,8 +131,9 @@ def note(message: str) -> None:
     """Write one line to the terminal, where reporting is on."""
     if is_shown():
         stream = sys.stdout if in_notebook() else sys.stderr  # a notebook shows the other one as a fault
-        stream.write(message + "\n")
-        stream.flush()
+        if stream is not None:  # as in services that have closed it
+            stream.write(message + "\n")
+            stream.flush()
 
 
 def say(message: str) -> None:
