@@ -358,8 +358,11 @@ def test_a_forked_process_does_not_wait_for_a_thread_that_it_lacks(make):
         inside.wait()
         if (child := os.fork()) == 0:
             signal.alarm(20)  # ends a child that waits
-            same(asked.search_texts(TEXTS, 5), expected)
-            os._exit(0)
+            try:
+                same(asked.search_texts(TEXTS, 5), expected)
+                os._exit(0)
+            finally:
+                os._exit(1)
         _, status = os.waitpid(child, 0)
         done.set()
     asked.close()

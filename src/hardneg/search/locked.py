@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
@@ -43,7 +44,7 @@ class Guarded:
         self._turn = Turn()
 
     @property
-    def lock(self) -> threading._RLock:
+    def lock(self) -> contextlib.AbstractContextManager[Any]:
         """The lock of this object and its shallow copies."""
         return self._turn.lock
 
