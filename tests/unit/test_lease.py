@@ -254,15 +254,18 @@ def test_whoever_waits_finds_what_the_holder_made(tmp_path):
 def test_a_process_that_is_forked_while_a_directory_is_held_does_not_hold_it(tmp_path):
     """It may live longer than the block, as a worker that a function of the user's starts."""
     into, out = os.pipe()
+    begun, begins = os.pipe()
     with lease(tmp_path):
         if (child := os.fork()) == 0:
             os.close(out)
+            os.write(begins, b"!")
             os.read(into, 1)  # returns when the parent has closed its end
             os._exit(0)
+        os.read(begun, 1)  # a child that has not begun has not let go yet
     with lease(tmp_path):
         assert holder_of(tmp_path)
-    os.close(out)
-    os.close(into)
+    for end in (into, out, begun, begins):
+        os.close(end)
     assert os.waitpid(child, 0)[1] == 0
 
 
