@@ -16,7 +16,7 @@ from pathlib import Path
 
 from faults.aftermath import GHOST, copy_known, digest, files_of, state_of, unread, walk, wrong_refusal, wrong_stop
 from faults.injected import NUMBERS, refuse, write_half
-from hardneg.storage import disk
+from hardneg.storage import disk, lease
 
 KINDS = ("kill", "tear", "power", "int", *NUMBERS)
 SECONDS = 120
@@ -79,7 +79,9 @@ class Trunk:
     def refused(self, case, path, data):
         """Let a fork meet a disk that refuses, or a signal. In the fork this raises an error or a flag."""
         before, copy = self.published(case["action"]), self.copy(case)
+        held, lease._held = lease._held, set()  # the fork goes on in this process's place, with its locks
         pid = os.fork()
+        lease._held = held
         if pid == 0:
             self.branched = True
             signal.alarm(SECONDS)
