@@ -184,7 +184,7 @@ bench-import: $(VENV)/.bench
 STUDIES := docs/studies
 
 study-ablation: $(VENV)/.base
-	@echo "42 experiments, 40 kept; the others take 15 minutes each of one old core (JOBS=2 STUDY=folder). OPTIONS=--only-report: the page alone"
+	@echo "42 experiments, all kept: the page in seconds. OPTIONS=--anew: 15 minutes each of one old core (JOBS=2 STUDY=folder)"
 	$(BIN)/python studies/ablation.py --out $(or $(STUDY),runs/ablation) --data $(DATA) --jobs $(JOBS) \
 		--kept $(STUDIES)/ablation.jsonl --report $(STUDIES)/ablation.md --threads 1 $(OPTIONS)
 

@@ -65,8 +65,8 @@ momentum, lookahead and both of them (ANCE-Tele) train a better retriever than t
 (Q-Neg) at equal steps, and do they make it forget less? And what do BM25 negatives, no overlaps, continued
 training and other shares change?
 
-[ablation.jsonl](ablation.jsonl) has the outcome of every experiment for each test query. `make study-ablation
-OPTIONS=--only-report` makes every table, interval and p value below from it in seconds. Without the option the
+[ablation.jsonl.gz](ablation.jsonl.gz) has the outcome of every experiment for each test query.
+`make study-ablation OPTIONS=--only-report` makes every table, interval and p value below from it in seconds. Without the option the
 experiments that are not in it are run first; `make study-ablation OPTIONS=--anew` runs all of them again.
 """
 

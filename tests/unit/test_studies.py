@@ -329,12 +329,13 @@ def test_the_page_is_what_its_kept_outcomes_say(harness, ablation, tmp_path):
     """Every interval and p value of the committed page comes from the lines beside it."""
     pages = Path(__file__).resolve().parents[2] / "docs/studies"
     kept, page = tmp_path / "ablation.jsonl", tmp_path / "ablation.md"
-    kept.write_bytes((pages / "ablation.jsonl").read_bytes())
+    packed = kept.with_name("ablation.jsonl.gz")
+    packed.write_bytes((pages / packed.name).read_bytes())
     page.write_bytes((pages / "ablation.md").read_bytes())
     words = ["--out", str(tmp_path / "none"), "--kept", str(kept), "--report", str(page), "--only-report"]
     ablation.main(harness.command_line("", ablation.options).parse_args([*words, "--threads", "1"]))
     assert page.read_text() == (pages / "ablation.md").read_text()
-    assert kept.read_bytes() == (pages / "ablation.jsonl").read_bytes()
+    assert packed.read_bytes() == (pages / packed.name).read_bytes()
 
 
 def test_what_people_wrote_around_the_tables_stays(ablation, tmp_path):
