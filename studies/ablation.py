@@ -66,8 +66,9 @@ momentum, lookahead and both of them (ANCE-Tele) train a better retriever than t
 training and other shares change?
 
 [ablation.jsonl.gz](ablation.jsonl.gz) has the outcome of every experiment for each test query.
-`make study-ablation OPTIONS=--only-report` makes every table, interval and p value below from it in seconds. Without the option the
-experiments that are not in it are run first; `make study-ablation OPTIONS=--anew` runs all of them again.
+`make study-ablation OPTIONS=--only-report` makes every table, interval and p value below from it in seconds.
+Without the option the experiments that are not in it are run first; `make study-ablation OPTIONS=--anew` runs all
+of them again.
 """
 
 NOT_TESTED = (
