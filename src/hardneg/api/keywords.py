@@ -21,6 +21,7 @@ class Options(TypedDict, total=False):
     settings: TrainingSettings | None
     splits: Splits
     seeds: int
+    minutes: float | None
     negatives: Place | int | list[int] | None
     index_folder: Place | None
     filter_by: Place | None

@@ -45,6 +45,9 @@ from hardneg.storage.artifacts import SettingsClash, read_manifest
 
 log = logging.getLogger(__name__)
 
+COUNTED = ("steps", "stop_step", "first_steps")  # settings that win over epochs
+A_YEAR = 366 * 24 * 60  # minutes
+
 
 @dataclasses.dataclass(frozen=True)
 class Given:
@@ -85,6 +88,7 @@ class Task:
     retriever: str | None
     observers: tuple[Told | None, Told | None]  # of steps, and of states
     split_seed: int  # every seed holds out the same queries
+    minutes: float | None = None  # how long it may take, if that decides the epochs
 
     @property
     def place(self) -> Path:
@@ -120,6 +124,7 @@ def prepare(
     settings: TrainingSettings | None = None,
     splits: Splits = DEFAULT_SPLITS,
     seeds: int = 1,
+    minutes: float | None = None,
     negatives: Place | int | list[int] | None = None,
     index_folder: Place | None = None,
     filter_by: Place | None = None,
@@ -148,6 +153,8 @@ def prepare(
     preset, config, settings, values : see :func:`recipe_settings`; ``values`` are settings by name.
     splits : which splits train, steer and judge; one line says which were chosen.
     seeds : executions with seeds seed, seed + 1, ..., each in ``out/seed-<s>``, pooled in ``out/results.json``.
+    minutes : so long training may take here, measuring included; it decides the epochs, by an estimate. An
+        experiment that was begun keeps its epochs. With several seeds, each has so long.
     negatives : a pool to train the first episode with, instead of mining; or a number, the negatives of a query in
         a step, as for ``--negatives``.
     index_folder : an index that :func:`~hardneg.api.index.index` built over the embeddings of this model:
@@ -197,6 +204,7 @@ def prepare(
     chosen = recipe_settings(recipe, preset, config, device=device, out=place, **layers)
     chosen = chosen.with_index(index_folder is not None).with_frozen(filter_by is not None, teacher is not None)
     check_processes(recipe, chosen, role)
+    check_minutes(minutes, chosen, role)
     counts = {"trainer": trainer_devices, "inferencer": inferencer_devices}
     groups = role_groups(recipe, chosen, role, counts, pick_device(device))
     check_told(chosen, on_step)
@@ -218,7 +226,21 @@ def prepare(
     first = None if retriever is None else str(retriever)
     told = on_step, on_state
     return Task(
-        recipe, chosen, parts, splits, source, place, count, given, stores, role, groups, first, told, seed
+        recipe,
+        chosen,
+        parts,
+        splits,
+        source,
+        place,
+        count,
+        given,
+        stores,
+        role,
+        groups,
+        first,
+        told,
+        seed,
+        minutes,
     )
 
 
@@ -307,6 +329,25 @@ def check_processes(recipe: Recipe, settings: TrainingSettings, role: str | None
         each = f"each by a torchrun of its own (--role {', --role '.join(settings.roles)})"
         fix = f"start one, without torchrun, with trainer_devices and inferencer_devices; or {each}"
         raise SettingsError("ONE_PROCESS", what, fix)
+
+
+def check_minutes(minutes: float | None, settings: TrainingSettings, role: str | None) -> None:
+    """Refuse a time that is none, and settings or processes with which it cannot decide how long training is."""
+    if minutes is None:
+        return
+    told, fields = f"minutes = {minutes:g}", type(settings).model_fields
+    counted = [name for name in COUNTED if name in fields]
+    if not 0 < minutes <= A_YEAR:
+        raise SettingsError("BAD_SETTING", told, f"give a number above 0, at most {A_YEAR:,}")
+    if settings.roles or role is not None or world_size() > 1:
+        what = f"{told}, and several processes train and mine"
+        raise SettingsError("BAD_SETTING", what, "set epochs; --estimate says how long they take")
+    if given := [name for name in ("epochs", "min_steps", *counted) if name in fields and settings.is_given(name)]:
+        what = f"{told} with {' and '.join(given)}, which also says how long training is"
+        raise SettingsError("BAD_SETTING", what, "give one of them")
+    if getattr(settings, "epochs", None) is None or any(getattr(settings, name) for name in counted):
+        what = f"{told}, and these settings count steps"
+        raise SettingsError("BAD_SETTING", what, "leave them out, or use a preset that counts epochs")
 
 
 def role_groups(

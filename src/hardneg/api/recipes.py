@@ -74,6 +74,7 @@ def train(recipe: str, data: Data, model: Place, out: Place, **options: Any) -> 
 
         - ``splits`` (``hn.Splits``): which splits train, choose the best state, and judge it;
         - ``seeds``: the number of experiments, each with another seed, whose figures are pooled;
+        - ``minutes``: how long each of them may take here, by an estimate, in place of ``epochs``;
         - ``negatives``: a pool to train on first, which ``hn.mine`` made, or a number: negatives of a query in a
           step; ``judgements``: labels of people;
         - ``filter_by``, ``teacher``: frozen models that filter negatives, or whose scores are distilled;

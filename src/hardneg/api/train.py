@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from hardneg.api.diagnose import report_training
 from hardneg.api.inputs import Data, Place
+from hardneg.api.minutes import fitted
+from hardneg.api.planning import planned
 from hardneg.api.prepare import Task, prepare
 from hardneg.api.start import Start, be_role, open_start, role_jobs, say_start, with_ranker
-from hardneg.api.train_ranker import plan_ranker, train_ranker
+from hardneg.api.train_ranker import train_ranker
 from hardneg.diagnostics.results import EvaluationPlan, evaluate_states, is_measured
 from hardneg.diagnostics.search_state import bm25_judged
 from hardneg.diagnostics.seeds import pool_seeds
@@ -27,16 +28,12 @@ from hardneg.process.distributed import by_leader, group, is_leader
 from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import note
 from hardneg.process.stages import following
-from hardneg.recipes.estimate import describe_work
 from hardneg.recipes.frozen import frozen_models
-from hardneg.recipes.frozen_cost import frozen_work
 from hardneg.recipes.many_devices import ALONE, parse_devices
 from hardneg.recipes.roles.supervision import team
 from hardneg.recipes.settings import Recipe
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.recipes.untrained import from_own
-
-LOOKED_AT = 512  # texts of a side that a plan looks at
 
 
 @group()  # all processes join before one of them writes
@@ -45,6 +42,7 @@ def train_seeds(task: Task) -> dict[str, Any]:
     if task.role is not None:
         be_role(task, task.role)
         return {}
+    task = fitted(task)
     if task.seeds == 1:
         return trainer_of(task)(task)
     tasks, results = task.each_seed, {}
@@ -175,15 +173,4 @@ def plan(
         what = f"devices = {devices} has a group that mines: only ance and ar2 in an asynchronous mode have one"
         fix = f"write {many.count + many.mining}, or take ance or ar2 with mode = async-fixed"
         raise SettingsError("BAD_DEVICES", what, fix)
-    if recipe.trains == "ranker":
-        return plan_ranker(task, measure=estimate, devices=many)
-    start = with_ranker(open_start(task, compare_texts=False), task)
-    encoder = start.base()
-    ranker = {"ranker": start.given["ranker"]} if "ranker" in start.given else {}
-    work = recipe.plan(task.settings, task.data, encoder, **ranker)
-    frozen = frozen_work(task.settings, work, task.source, task.given.pool, start.inputs.get("teacher"))
-    work = dataclasses.replace(work, beside=[*work.beside, *frozen], devices=many)
-    planned = describe_work(work, encoder, seeds=task.seeds, measure=estimate, own=start.own)
-    cuts = [length.sample_cut(task.data.collection, LOOKED_AT) for length in start.lengths]
-    planned["facts"] |= {f"cut {cut.plural}": cut.told for cut in cuts}
-    return {"settings": task.settings.model_dump(mode="json"), **planned}
+    return planned(fitted(task), measure=estimate, devices=many)

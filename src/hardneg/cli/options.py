@@ -161,6 +161,14 @@ Assignments = Annotated[
     ),
 ]
 SeedsOption = Annotated[int, option(min=1, help="Train so many times, each time with another seed.", panel="Run")]
+MinutesOption = Annotated[
+    float | None,
+    option(
+        help="Train as many epochs as fit into so many minutes here, by an estimate; measuring included.",
+        metavar="M",
+        panel="Run",
+    ),
+]
 TrainSplit = Annotated[str, option(help="Split to train on (default: train).", metavar="SPLIT", panel="Data")]
 DevSplit = Annotated[
     str,
