@@ -5,12 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from executed import run_of_state
 from reference_ar2 import SlowGame
 
 import hardneg as hn
 from faults.power import Power, power_cut_at
 from hardneg import settings_of
+from hardneg.adversarial import adversarial
 from hardneg.api.prepare import prepare
 from hardneg.api.start import open_start, with_ranker
 from hardneg.data.training_data import choose_splits
@@ -213,6 +215,9 @@ def test_settings_of_the_first_ranker_that_are_set():
     assert Ar2(first_ranker_steps=7).first_ranker_given == ["first_ranker_steps"]
     assert Ar2(first_ranker_epochs=1).for_data(100).first_ranker_given == ["first_ranker_epochs"]
     assert settings_of("ar2", preset="finetune").first_ranker_given == []
+    bounded = Ar2(first_ranker_epochs=1, max_steps=9)
+    assert bounded.first_ranker_given == ["first_ranker_epochs", "max_steps"]
+    assert Ar2(epochs=1, max_steps=9).first_ranker_given == []
 
 
 def test_both_models_are_published_and_two_towers_learn_apart(whole, run_states, ranker, world):
@@ -437,20 +442,42 @@ def test_more_negatives_than_passages_are_refused(world):
 def test_what_is_easily_missed_is_said():
     assert Ar2().doubts == []
     assert "the positive gets no gradient" in Ar2(balance=1.0).doubts[0]
-    assert "by IRGAN's loss alone" in Ar2(balance=1.0, game="irgan").doubts[0]
     assert Ar2(balance=1.0, weighting="reference").doubts == []
     one = {"negatives_per_query": 1}
     assert Ar2(**one).doubts[0].endswith("and distillation alone trains the retriever; set 2 or more")
     assert "the retriever is not trained" in Ar2(**one, balance=1.0).doubts[0]
     assert "by IRGAN's loss a single" in Ar2(**one, balance=1.0, game="irgan").doubts[0]
     assert Ar2(**one, balance=0.0).doubts == Ar2(**one, weighting="reference", queries_per_step=8).doubts == []
-    assert Ar2(game="irgan").doubts == [
-        "game = irgan with balance = 0.5 mixes distillation in; IRGAN has balance = 1"
-    ]
     assert Ar2(balance=0.0, weighting="reference", queries_per_step=64).doubts == []
     said = Ar2(weighting="reference", queries_per_step=64).doubts
     assert len(said) == 1
     assert "queries_per_step = 64 the adversarial part weighs 8 times" in said[0]
+    assert said[0].endswith("balance = 0.111 would give it its weight there")
+
+
+@pytest.mark.parametrize(
+    ("values", "remedy"),
+    [
+        ({"balance": 1.0}, {"balance": 0.9}),
+        ({"balance": 1.0}, {"weighting": "reference"}),
+        ({"balance": 1.0, "queries_per_step": 64}, {"weighting": "reference"}),  # the only part has no weight
+        ({"game": "irgan"}, {"balance": 1.0}),
+        ({"game": "irgan", "balance": 0.0}, {"balance": 1.0}),
+        ({"game": "irgan", "negatives_per_query": 1, "balance": 1.0}, {"negatives_per_query": 2}),
+    ],
+)
+def test_what_a_warning_asks_for_leads_to_no_other_warning(values, remedy):
+    assert Ar2(**values).doubts
+    assert Ar2(**values | remedy).doubts == []
+
+
+def test_a_candidate_that_the_ranker_prefers_rises_by_the_adversarial_part_alone():
+    scores = torch.zeros(1, 4, requires_grad=True)
+    adversarial(
+        scores, torch.tensor([[0.0, 3.0, -3.0, -3.0]]), torch.zeros(1, 4, dtype=torch.bool)
+    ).sum().backward()
+    assert scores.grad[0, 0] == 0
+    assert scores.grad[0, 1] < 0 < scores.grad[0, 2]  # a warning said that candidates only fall
 
 
 def test_a_ranker_that_is_none_is_refused(world, tmp_path):

@@ -104,6 +104,8 @@ IDLE = [
     ("ar2", {"balance": 0.0, "weighting": "reference"}, "weighting = reference with balance = 0"),
     ("ar2", {"mask_known_positives": False}, "mask_known_positives = false in ar2"),
     ("ranker", {"mask_known_positives": False}, "mask_known_positives = false for a ranker"),
+    ("ar2", {"pair_margins": 50}, "pair_margins = 50 in ar2"),
+    ("ranker", {"bm25_lists": 50, "pair_margins": 50}, "bm25_lists = 50, pair_margins = 50 for a ranker"),
     ("adore", {"cut": 9, "weighted": False, "measure": "nDCG"}, "measure = nDCG with weighted = false"),
     ("adore", {"cut": 9, "negatives": "static", "mask_known_positives": False}, "with negatives = static"),
 ]
@@ -126,6 +128,41 @@ def test_settings_with_an_effect_are_not():
     assert hn.settings_of("ance", in_batch=True, mask_known_positives=False)
     assert hn.settings_of("ar2", first_ranker_epochs=2.0, max_steps=10)
     assert hn.settings_of("adore", cut=9, mask_known_positives=False)
+
+
+NO_VECTORS = "no effect of store_dtype: without a retriever nothing is embedded"
+NO_RANKS = "no effect of depth: random negatives have no ranks"
+OF_RANKERS = [  # settings, whether a retriever and a pool are given, what is said
+    ({"store_dtype": "float32"}, False, False, [NO_VECTORS]),
+    ({"store_dtype": "float32"}, True, True, []),
+    ({"sources": ["random"], "depth": 300}, True, False, [NO_RANKS]),
+    ({"sources": ["first", "random"], "depth": 300, "count": 30}, False, True, [NO_RANKS]),
+    (
+        {"count": 30, "depth": 300},
+        True,
+        True,
+        ["no effect of count, depth: the negatives of a pool alone are trained on"],
+    ),
+    ({"count": 30, "depth": 300}, True, False, []),
+    ({"sources": ["first", "bm25"], "count": 30, "depth": 300}, False, True, []),
+    ({"depth": 300, "labels": "answers"}, True, True, []),
+]
+
+
+@pytest.mark.parametrize(("settings", "retriever", "pool", "said"), OF_RANKERS)
+def test_settings_of_a_ranker_that_what_is_given_leaves_idle_are_told(settings, retriever, pool, said):
+    assert hn.settings_of("ranker", **settings).idle(retriever=retriever, pool=pool) == said
+
+
+def test_they_are_told_before_anything_is_opened(tmp_path, caplog):
+    with pytest.raises(InputError, match="nowhere"):
+        hn.train("ranker", "nowhere", "model", tmp_path / "exp", store_dtype="float32")
+    assert caplog.messages == [NO_VECTORS]
+    assert hn.settings_of("ranker", "finetune").idle(retriever=False, pool=True) == []
+
+
+def test_a_ranker_may_be_told_to_keep_nothing():
+    assert hn.settings_of("ranker", examine="judged", bm25_lists=0, pair_margins=0)
 
 
 TWICE = [
@@ -248,6 +285,8 @@ def test_a_warm_up_longer_than_the_schedule_of_a_ranker_is_told(world, tmp_path,
     small = {"iterations": 1, "retriever_steps": 4, "ranker_steps": 1, "first_ranker_steps": 2, "warmup": 3}
     train_small("ar2", world, tmp_path / "exp", ranker_learning_rate=1e-4, **small)
     assert [message for message in caplog.messages if "the learning rate rises" in message] == [
-        "warmup = 3, and the schedule has 2 steps: the learning rate rises to 6.67e-06 only, not to 1e-05",
-        "warmup = 3, and the schedule has 1 steps: the learning rate rises to 3.33e-05 only, not to 0.0001",
+        "warmup = 3, and the schedule of the first ranker has 2 steps: the learning rate rises to 6.67e-06 only,"
+        " not to 1e-05",
+        "warmup = 3, and the schedule of the ranker has 1 step: the learning rate rises to 3.33e-05 only,"
+        " not to 0.0001",
     ]

@@ -125,7 +125,9 @@ class Keywords(Options, total=False):
     patience: int | None
     """Training ends after so many measurements without a better one."""
     examine: Literal["all", "judged"]
-    """`all`: training queries are searched too, so that forgetting is known. `judged`: only dev and test."""
+    """`all`: training queries are searched too, so that forgetting is known. `judged`: only dev and test, as
+    `ranker` does with either.
+    """
     labels: Literal["qrels", "answers"]
     """`qrels`: judged passages are positives. `answers`: also, no passage that contains an answer is a negative.
     """
@@ -149,11 +151,12 @@ class Keywords(Options, total=False):
     """Number format of stored vectors."""
     bm25_lists: int
     """With `examine=all`: BM25's ranked lists are kept for at most so many training queries, drawn at random. The
-    report then says which negatives BM25 would have found first. 0 keeps none.
+    report then says which negatives BM25 would have found first. 0 keeps none, and so does `ranker`.
     """
     pair_margins: int
     """The margins of each step are kept for at most so many training queries, drawn at random: by how much it
-    scored the positive above each negative. The audit suspects negatives whose margin stays low. 0: none.
+    scored the positive above each negative. The audit suspects negatives whose margin stays low. 0: none, as in
+    `ranker` and `ar2`.
     """
     measures: str | list[str]
     """Measures of dev and test. The first one decides which state is kept."""

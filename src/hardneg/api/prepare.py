@@ -406,9 +406,14 @@ def check_told(settings: TrainingSettings, on_step: Told | None) -> None:
 
 
 def check_retriever(recipe: Recipe, settings: TrainingSettings, retriever: Place | None, *, pool: bool) -> None:
-    """Refuse a retriever for a recipe that trains one, and settings that do not fit what ranks first."""
+    """Refuse a retriever for a recipe that trains one, and settings that do not fit what ranks first.
+
+    A line warns of each setting of a ranker that has no effect with what is given.
+    """
     if isinstance(settings, RankerTraining):
         settings.check_first(retriever=retriever is not None, pool=pool)
+        for line in settings.idle(retriever=retriever is not None, pool=pool):
+            log.warning("%s", line)
     if retriever is not None and recipe.trains != "ranker":
         what = f"a retriever is given, and {recipe.name} trains one"
         raise SettingsError("BAD_SETTING", what, "give it as the model, or leave it out")

@@ -367,7 +367,8 @@ MEANINGS: dict[str, Meaning] = {
     "keep": Meaning("Which state `model/` holds: the `last`, or the `best` on dev."),
     "patience": Meaning("Training ends after so many measurements without a better one.", "measurements"),
     "examine": Meaning(
-        "`all`: training queries are searched too, so that forgetting is known. `judged`: only dev and test."
+        "`all`: training queries are searched too, so that forgetting is known. `judged`: only dev and test, as"
+        " `ranker` does with either."
     ),
     "rerank": Meaning("First hits of a query that are re-ranked to measure a state.", "passages"),
     "rerank_depth": Meaning(
@@ -408,12 +409,13 @@ MEANINGS: dict[str, Meaning] = {
     "checkpoint_every": Meaning("Steps between two checkpoints.", "optimiser steps"),
     "bm25_lists": Meaning(
         "With `examine=all`: BM25's ranked lists are kept for at most so many training queries, drawn at random."
-        " The report then says which negatives BM25 would have found first. 0 keeps none.",
+        " The report then says which negatives BM25 would have found first. 0 keeps none, and so does `ranker`.",
         "queries",
     ),
     "pair_margins": Meaning(
         "The margins of each step are kept for at most so many training queries, drawn at random: by how much it"
-        " scored the positive above each negative. The audit suspects negatives whose margin stays low. 0: none.",
+        " scored the positive above each negative. The audit suspects negatives whose margin stays low. 0: none,"
+        " as in `ranker` and `ar2`.",
         "queries",
     ),
     "tensorboard": Meaning("Whether metrics are written for TensorBoard, too."),

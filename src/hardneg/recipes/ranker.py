@@ -91,6 +91,7 @@ class RankerTraining(MiningSettings):
             what = f"{given[0]} = {getattr(self, given[0])}: a ranker has no such setting"
             raise SettingsError("BAD_SETTING", what, "leave it out")
         self.check_masked("for a ranker, which has no in-batch negatives")
+        self.check_kept("for a ranker, of whose training neither is kept", "bm25_lists", "pair_margins")
         if len(set(self.sources)) < len(self.sources):
             what = f"a source stands twice in {', '.join(self.sources)}"
             raise SettingsError("REPEATED_SOURCE", what, "name each once")
@@ -130,6 +131,19 @@ class RankerTraining(MiningSettings):
         if "bm25" in sources and (margins := [name for name in self.bounds if name.endswith("_margin")]):
             what = f"{', '.join(margins)} on negatives of BM25, which has no margin to the positive's score"
             raise SettingsError("NO_MARGIN", what, "set max_score or top instead, or give --filter-by M")
+
+    def idle(self, *, retriever: bool, pool: bool) -> list[str]:
+        """Lines on settings that the given retriever and pool, or their absence, leave without effect."""
+        sources, found = self.named(retriever=retriever, pool=pool), []
+        from_depth = {*sources} - {"random"} or self.labels == "answers"  # by answers, a search finds positives
+        idle = ["count"] if not sources else []
+        idle += [] if from_depth else ["depth"]
+        if names := ", ".join(filter(self.is_given, idle)):
+            why = "random negatives have no ranks" if sources else "the negatives of a pool alone are trained on"
+            found.append(f"no effect of {names}: {why}")
+        if self.is_given("store_dtype") and not retriever and self.filter_by != "given":
+            found.append("no effect of store_dtype: without a retriever nothing is embedded")
+        return found
 
     def horizon(self, queries: int) -> int:
         """Steps of the schedule."""

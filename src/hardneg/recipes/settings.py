@@ -8,6 +8,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, field_validator
@@ -21,6 +22,7 @@ from hardneg.experiment.layout import LAST_MODEL, MODEL
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.recipes.catalogue import RecipeFacts
 from hardneg.search.encoding import Encoding
+from hardneg.shown import counted
 from hardneg.training.optim import Optimizers, Schedule, linear, optimizers
 
 log = logging.getLogger(__name__)
@@ -195,6 +197,15 @@ class TrainingSettings(Settings):
         """
         self.check_idle(f"{why}: a query's own negatives never are known positives", "mask_known_positives")
 
+    def check_kept(self, why: str, *names: str) -> None:
+        """Refuse numbers of what is kept for the report where nothing of it is; 0 asks for nothing.
+
+        Parameters
+        ----------
+        why : says why nothing is kept, to go on after their names.
+        """
+        self.check_idle(why, *filter(partial(getattr, self), names))
+
     def check_bounded(self) -> None:
         """Refuse bounds on steps, of a recipe whose steps are given directly where ``epochs`` are not."""
         self.check_idle("without epochs, which alone they bound", "min_steps", "max_steps")
@@ -364,7 +375,7 @@ class TrainingSettings(Settings):
         """The arguments that the objectives of a retriever take from the settings."""
         return {**self.of_objective, "passage_length": self.train_passage_length}
 
-    def schedule_over(self, horizon: int, peak: float | None = None) -> Schedule:
+    def schedule_over(self, horizon: int, peak: float | None = None, *, of: str = "") -> Schedule:
         """The learning rate of every step: it rises for the warm-up, and falls to 0 at ``horizon`` steps.
 
         The log says if it cannot rise to its highest value.
@@ -372,11 +383,13 @@ class TrainingSettings(Settings):
         Parameters
         ----------
         peak : the highest value; None: ``learning_rate``.
+        of : the model that is trained, if there are several.
         """
         rate = self.learning_rate if peak is None else peak
         if self.warmup > max(horizon, 1):
-            told = "warmup = %g, and the schedule has %d steps: the learning rate rises to %.3g only, not to %g"
-            log.warning(told, self.warmup, horizon, rate * horizon / self.warmup, rate)
+            told = "warmup = %g, and the schedule%s has %s: the learning rate rises to %.3g only, not to %g"
+            whose, length = f" of the {of}" if of else "", counted(horizon, "step")
+            log.warning(told, self.warmup, whose, length, rate * horizon / self.warmup, rate)
         return linear(rate, warmup=self.warmup, horizon=horizon)
 
     @property

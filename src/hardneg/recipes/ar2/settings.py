@@ -91,6 +91,7 @@ class Ar2(MiningSettings):
     def check_used(self) -> None:
         """Refuse also settings that others leave without effect."""
         self.check_masked("in ar2, which has no in-batch negatives")
+        self.check_kept("in ar2, which keeps no margins", "pair_margins")
         if self.balance == 1:
             self.check_idle("with balance = 1, where nothing is distilled", "temperature")
         if self.balance == 0:
@@ -100,38 +101,40 @@ class Ar2(MiningSettings):
 
     @property
     def first_ranker_given(self) -> list[str]:
-        """The settings of the first ranker's training that are set, and not by a preset."""
+        """The settings that only the first ranker's training reads and that are set, but not by a preset."""
         follows = "first_ranker_steps" if self.first_ranker_epochs is not None else ""
         names = [name for name in type(self).model_fields if name.startswith("first_ranker_")]
-        return [name for name in names if self.is_given(name) and name != follows]
+        bounds = ["min_steps", "max_steps"] if self.epochs is None else []  # then they bound this training alone
+        return [name for name in (*names, *bounds) if self.is_given(name) and name != follows]
 
     @property
     def doubts(self) -> list[str]:
         """The effects of these settings that are easily missed, a line for each."""
-        found = []
-        by_candidates = self.weighting == "p_theta" or self.game == "irgan"
-        loss = "IRGAN's loss" if self.game == "irgan" else "weighting = p_theta"
-        if self.negatives_per_query == 1 and by_candidates and self.balance:
-            left = (
-                "distillation alone trains the retriever" if self.balance < 1 else "the retriever is not trained"
-            )
+        found, share = [], self.balance
+        irgan = self.game == "irgan"
+        by_candidates = irgan or self.weighting == "p_theta"
+        if self.negatives_per_query == 1 and by_candidates and share:
+            loss = "IRGAN's loss" if irgan else "weighting = p_theta"
+            left = "distillation alone trains the retriever" if share < 1 else "the retriever is not trained"
             found.append(
                 f"negatives_per_query = 1: by {loss} a single candidate has weight 1 whatever its score is, so the"
                 f" adversarial part has no gradient, and {left}; set 2 or more"
             )
-        if self.balance == 1 and by_candidates:
+        if share == 1 and by_candidates and not irgan:
             found.append(
-                f"balance = 1: by {loss} alone the positive gets no gradient; the scores of candidates only fall"
+                "balance = 1: by weighting = p_theta alone the positive gets no gradient, so nothing lifts it"
+                " above the candidates; set a lower balance, or weighting = reference"
             )
-        if self.game == "irgan" and self.balance < 1:
-            found.append(
-                f"game = irgan with balance = {self.balance:g} mixes distillation in; IRGAN has balance = 1"
-            )
-        if self.weighting == "reference" and self.queries_per_step != 8 and self.balance:
+        if irgan and share < 1:
+            mixed = "mixes distillation in" if share else "trains the retriever by distillation alone"
+            found.append(f"game = irgan with balance = {share:g} {mixed}; for IRGAN's own game set balance = 1")
+        if self.weighting == "reference" and self.queries_per_step != 8 and 0 < share < 1:
             count = self.queries_per_step
+            weight = count / 8
             found.append(
                 f"weighting = reference sums over a step: with queries_per_step = {count} the adversarial part"
-                f" weighs {count / 8:g} times what it does in the published code, where it is 8"
+                f" weighs {weight:g} times what it does in the published code, where it is 8; balance ="
+                f" {share / (share + weight * (1 - share)):.3g} would give it its weight there"
             )
         return found
 
