@@ -1,6 +1,7 @@
 """``hn.audit`` and ``--judgements``: from a trained experiment to a page, labels, and the effect of labels."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -398,6 +399,19 @@ def test_training_obeys_judgements_and_remembers_them(trained, world, tmp_path):
     assert "judgements" in record["inputs"]
     assert experiment_data(out).digest == record["inputs"]["splits"]
     assert hn.audit(out)["judged"] == 0  # nothing of it is in the pool any more
+    one = hn.audit(out, bm25=False, most=1)["suspects"][0]
+    more = labelled(tmp_path / "more.tsv", negative=[(one["query_id"], one["passage_id"]), chosen[0]])
+    assert hn.audit(out, bm25=False, judgements=more, page=tmp_path / "page.html")["judged"] == 1
+    kept = set(re.search(r'data-known="([^"]*)"', (tmp_path / "page.html").read_text())[1].split("\n"))
+    assert (
+        kept - {""}
+        == {  # what the page saves has lost nothing of what the experiment was trained with
+            f"{one['query_id']}\t{one['passage_id']}\tnegative",
+            "\t".join((*chosen[0], "negative")),
+            "\t".join((*chosen[1], "positive")),
+            *("\t".join((*pair, "relevant")) for pair in chosen[2:]),
+        }
+    )
     assert hn.train_ance_tele(collection, model, out, **options)  # finished already
     labelled(file, positive=chosen[:1])
     with pytest.raises(ArtifactError, match="judgements"):

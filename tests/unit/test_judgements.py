@@ -33,6 +33,26 @@ def test_a_file_of_judgements_is_read_whatever_its_order(tmp_path):
     assert read_judgements(tmp_path / "kept.tsv").known(QUERIES, PASSAGES).digest == found.digest
 
 
+def test_a_table_of_the_audit_with_a_label_is_read(tmp_path):
+    path = tmp_path / "audited.tsv"
+    path.write_text("place\tquery_id\tpassage_id\tsuspicion\tlabel\n1\tq0\td1\t0.9\tpositive\n")
+    assert read_judgements(path).known(QUERIES, PASSAGES).digest == judged(tmp_path, "q0 d1 positive").digest
+    path.write_text("query_id\tquery-id\tpassage_id\tlabel\nq0\tq0\td1\tpositive\n")
+    with pytest.raises(InputError, match="the header has column 'query-id' twice"):
+        read_judgements(path)
+
+
+def test_later_judgements_override_earlier_ones_and_lose_none(tmp_path):
+    early = judged(tmp_path, "q0 d1 positive", "q2 d3 relevant")
+    late = judged(tmp_path, "q0 d1 negative", "q1 d8 unsure")
+    both = judged(tmp_path, "q0 d1 negative", "q1 d8 unsure", "q2 d3 relevant")
+    found = early.overridden_by(late)
+    assert (found.digest, found.counts()) == (both.digest, both.counts())
+    assert found.query_rows.tolist() == both.query_rows.tolist()
+    assert found.passage_rows.tolist() == both.passage_rows.tolist()
+    assert found.labels.tolist() == both.labels.tolist()
+
+
 @pytest.mark.parametrize(
     ("text", "line", "code"),
     [

@@ -45,9 +45,11 @@ from hardneg.experiment.names import BM25
 from hardneg.experiment.provenance import collection_within
 from hardneg.experiment.states import ends_of, read_states, without_copy
 from hardneg.negatives.pool import SOURCES, NegativePool, load_pool
+from hardneg.process.progress import note
 from hardneg.records import Float32, Int32, Run, spans
 from hardneg.search.bm25 import bm25_run
 from hardneg.search.runs import load_run
+from hardneg.shown import counted
 from hardneg.storage.artifacts import is_published, publish_file
 
 log = logging.getLogger(__name__)
@@ -88,8 +90,8 @@ def audit(
         used.
     bm25 : also search the queries of the pool with BM25, which takes long for very many queries. Otherwise the
         BM25 lists that the experiment kept are used, if it kept a list for every query of the pool.
-    judgements : a file of people's judgements, as the audit's page saves it; pairs that it labels are left out. By
-        default those that the experiment was trained with.
+    judgements : a file of people's judgements, as the audit's page saves it. Pairs that it labels are left out,
+        and so are those that the experiment was trained with; where both label a pair, the file counts.
     thresholds : for each signal, the least value at which it fires.
     most : pairs to return and to write.
     out : write the pairs as a table, tab-separated with texts, replacing what is there.
@@ -123,7 +125,7 @@ def audit(
     if not len(world.pool.passage_rows):
         what = "the pool has no negatives: the model was trained on those of the batch, or bounds left none"
         raise InputError("NO_NEGATIVES", what, "audit an experiment that mined, or a pool", path=world.place)
-    known = judgements_of(judgements, world.collection) or world.judgements
+    known = known_judgements(world, judgements)
     gathered = evidence(world, model=model, ranker=ranker, bm25=bm25, reading=reading)
     facts = facts_of(world, gathered, known, thresholds=thresholds, most=most)
     if out is not None:
@@ -316,6 +318,22 @@ def open_world(path: Path, data: Data | None, cache: Place | None) -> World:
     pool = load_pool(place, n_passages=collection.n_passages, collection=collection.digest)
     above = [one for one in (place.absolute(), *place.absolute().parents) if Layout(one).settings.is_file()]
     return World(place, pool, collection, cache_at(cache), above[0] if above else None)
+
+
+def known_judgements(world: World, place: Place | None) -> Judgements | None:
+    """What people judged: in the file at ``place``, and before the experiment was trained.
+
+    The page saves both with the new labels, so a training with the saved file does not lose the earlier ones.
+    """
+    given, kept = judgements_of(place, world.collection), world.judgements
+    if given is None or kept is None:
+        return given or kept
+    found = kept.overridden_by(given)
+    note(
+        f"{place}: its {counted(len(given.labels), 'label')} and those that the experiment was trained with,"
+        f" {len(found.labels):,} in all"
+    )
+    return found
 
 
 def unjudged(pairs: Pairs, known: Judgements | None) -> Pairs:

@@ -1,7 +1,8 @@
 """People's judgements of single passages, in a file; they say, for example, which negatives are relevant.
 
 The file has tab-separated columns with the header ``query-id``, ``passage-id``, ``label``, as the audit's page
-saves it. A label overrides what the collection says of the pair.
+saves it. A label overrides what the collection says of the pair. The columns may be called ``query_id`` and
+``passage_id``, too, and there may be others: a table of ``hardneg audit --out`` with a column ``label`` is read.
 """
 
 from __future__ import annotations
@@ -61,8 +62,7 @@ class JudgedIds:
 
     def text(self) -> str:
         """The text of the file as it is kept: sorted by query and passage, whatever the order of its lines was."""
-        lines = ["\t".join(COLUMNS), *("\t".join((*pair, self.pairs[pair][0])) for pair in sorted(self.pairs))]
-        return "\n".join(lines) + "\n"
+        return _text_of({pair: label for pair, (label, _) in self.pairs.items()})
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,18 @@ class Judgements:
     def digest(self) -> str:
         """Identity of the judgements, the same for any order of the lines."""
         return hashlib.sha256(self.text.encode()).hexdigest()
+
+    def overridden_by(self, others: Judgements) -> Judgements:
+        """Both judgements together; where both label a pair, the label of ``others`` counts."""
+        kept = ~np.isin(
+            pair_keys(self.query_rows, self.passage_rows), pair_keys(others.query_rows, others.passage_rows)
+        )
+        queries = np.concatenate([self.query_rows[kept], others.query_rows])
+        passages = np.concatenate([self.passage_rows[kept], others.passage_rows])
+        labels = np.concatenate([self.labels[kept], others.labels])
+        order = np.lexsort((passages, queries))
+        text = _text_of(_pairs_in(self.text) | _pairs_in(others.text))
+        return Judgements(queries[order], passages[order], labels[order], text)
 
     def pairs(self, *labels: Label) -> tuple[Int32, Int32]:
         """Query and passage rows [m] of the pairs with one of these labels."""
@@ -150,6 +162,18 @@ class Judgements:
         )
 
 
+def _text_of(labels: Mapping[tuple[str, str], str]) -> str:
+    """The text of a file with these labels by query and passage id, sorted by both."""
+    lines = ["\t".join(COLUMNS), *("\t".join((*pair, labels[pair])) for pair in sorted(labels))]
+    return "\n".join(lines) + "\n"
+
+
+def _pairs_in(text: str) -> dict[tuple[str, str], str]:
+    """The labels of such a text, by query and passage id."""
+    rows = (line.split("\t") for line in text.splitlines()[1:])
+    return {(query, passage): label for query, passage, label in rows}
+
+
 def _positions(table: Int32, wanted: Int32) -> Int64:
     """The position in ``table``, which ascends, of each row [n]; -1 where it is not there."""
     at = np.searchsorted(table, wanted)
@@ -177,7 +201,7 @@ def read_judgements(path: Path) -> JudgedIds:
         pair occurs twice with different labels.
     """
     pairs: dict[tuple[str, str], tuple[Label, int]] = {}
-    for line, (query, passage, label) in read_columns(path, COLUMNS):
+    for line, (query, passage, label) in read_columns(path, COLUMNS, underscores=True):
         if not query or not passage:
             what = f"the {COLUMNS[0] if not query else COLUMNS[1]} is empty"
             raise InputError("EMPTY_ID", what, "give the id", path=path, line=line)

@@ -212,15 +212,24 @@ def _each_line(path: Path, block: bytes, first: int, keep_cr: bool = False) -> I
 
 
 def read_columns(
-    path: Path, names: Sequence[str], ignored: Counter[str] | None = None, *, quoted: bool = False
+    path: Path,
+    names: Sequence[str],
+    ignored: Counter[str] | None = None,
+    *,
+    quoted: bool = False,
+    underscores: bool = False,
 ) -> Iterator[tuple[int, list[str]]]:
     """The rows of a tab-separated file with a header line: line number, and the columns ``names`` in that order.
 
     Without ``quoted`` there is no quoting: a lone ``"`` is text. Other columns are counted in ``ignored``.
+    With ``underscores`` the header may have ``_`` where ``names`` have ``-``.
     """
     lines = read_lines(path)
     _, first = next(lines, (1, ""))
     header = split_quoted(first, path, 1) if quoted else first.split("\t")
+    if underscores:
+        known = {name.replace("-", "_"): name for name in names}
+        header = [known.get(name, name) for name in header]
     fix = f"begin the file with the tab-separated header {' '.join(names)}"
     if missing := [name for name in names if name not in header]:
         what = f"the first line {first[:80]!r} is no header: column {missing[0]!r} is missing"
