@@ -7,8 +7,14 @@ import pytest
 
 import hardneg as hn
 from hardneg.api.diagnose import opened_at
+from hardneg.cli.tables import short_table
+from hardneg.diagnostics.audit_page import audit_page
+from hardneg.report import side_by_side
 from hardneg.report.drawing import draw
 from hardneg.report.figures import FIGURES
+from hardneg.report.make import so_far
+from hardneg.report.side_by_side import Several
+from hardneg.report.table import Table
 from worlds.tiny_world import COMMON, one_thread  # noqa: F401
 
 AR2 = COMMON | {
@@ -90,6 +96,51 @@ def test_the_entropy_of_a_running_experiment_stands_beside_its_runs(ar2, tmp_pat
     _, drawn = drawn_of(copied, "entropy", "iterations")
     assert drawn["entropy"].table.column("state")
     assert drawn["iterations"].table.column("value")
+
+
+def test_a_ranker_of_a_running_experiment_does_not_stand_for_its_retriever(ar2, ranker, tmp_path):
+    """Its states so far end with runs that the ranker ordered; beside other recipes they stood for the model."""
+    copied = shutil.copytree(ar2, tmp_path / "copy")
+    for name in ("results.json", "states.jsonl", "seal.json"):
+        (copied / name).unlink()
+    shutil.rmtree(copied / "final")
+    told = json.loads((ar2 / "results.json").read_text())
+    running = opened_at(copied)
+    assert running.states[-1].of is not None
+    several = Several([running, opened_at(ranker)])
+    rows = side_by_side.results_table(several).where(split="test", experiment=several.names[0]).records()
+    assert {row["state"]: row["RR@10"] for row in rows}["iteration-1"] == told["test"]["iteration-1"]["RR@10"]
+    assert not [row for row in rows if "/" in row["state"]]
+    said = side_by_side.verdict_of(several)
+    assert f"{told['test']['iteration-1']['RR@10']:.3f}" in said.sentence
+    assert "the last state measured is iteration-1; the last logged step of the retriever is" in so_far(running)
+
+
+def test_time_is_told_of_each_model(ar2):
+    drawn = drawn_of(ar2, "cost", "cost_summary")[1]
+    steps = {row["stage"]: row["steps"] for row in drawn["cost"].table.records()}
+    assert (steps["train retriever"], steps["train ranker"]) == (8, 4 + 6)
+    assert drawn["cost_summary"].table.records()[0]["steps"] == 18
+
+
+def test_what_a_negative_is_counted_by_is_named(ar2, ranker, hardneg):
+    assert "query rank 1, refresh 1," in hardneg("inspect", str(ar2))[1]
+    assert ", episode 1," in hardneg("inspect", str(ranker))[1]
+    assert ", refresh 1</p>" in audit_page(hn.audit(ar2, bm25=False, thresholds={"text": 0.0})).decode()
+
+
+def test_a_long_table_in_the_terminal_ends_with_the_final_model(ar2):
+    found = Table.of([{"state": f"state {i}", "RR@10": 0.5} for i in range(1, 41)])
+    lines = short_table(found).splitlines()[2:]
+    assert [line.split("  ")[0] for line in (lines[0], lines[19], lines[20], lines[21], lines[-1])] == [
+        "state 1",
+        "state 20",
+        "... 10 more ...",
+        "state 31",
+        "state 40",
+    ]
+    assert len(lines) == 31
+    assert len(short_table(Table.of(found.records()[:30])).splitlines()) == 32
 
 
 def test_a_ranker_alone_has_its_own_figures(ranker):

@@ -120,7 +120,10 @@ def inspect(
     """Show queries with their positives and negatives."""
     begin()
     from hardneg.api.inspect import inspect as execute
+    from hardneg.api.inspect import last_pool
     from hardneg.cli.tables import inspection_text
+    from hardneg.negatives.pool import counted_by
 
     found = execute(path, data, query_id=query, random=random, seed=seed, cache=cache)
-    show_result(found, as_json, lambda found: "\n\n".join(inspection_text(one, most) for one in found))
+    unit = counted_by(last_pool(path))
+    show_result(found, as_json, lambda found: "\n\n".join(inspection_text(one, most, unit) for one in found))

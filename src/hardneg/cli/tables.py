@@ -120,6 +120,7 @@ def states_table(states: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 LONGEST_CELL, MOST_ROWS = 48, 30  # of a report's tables in a terminal
+LAST_ROWS = 10  # of these: a table in the order of training ends with the final model
 TOLD = (
     "settings",
     "results",
@@ -148,15 +149,17 @@ def report_text(report: Any, name: str) -> str:
 
 
 def short_table(found: Any) -> str:
-    """The first rows of a report's table, with long texts cut."""
+    """The first and the last rows of a report's table, with long texts cut."""
 
     def short(value: Any) -> Any:
         text = plain(value) if isinstance(value, str) else "" if value is None else value
         return text if not isinstance(text, str) or len(text) <= LONGEST_CELL else f"{text[: LONGEST_CELL - 1]}…"
 
-    rows = [[short(value) for value in row] for row in found.rows[:MOST_ROWS]]
-    left = len(found) - MOST_ROWS
-    return table(list(found.columns), rows) + (f"\n... and {left} more" if left > 0 else "")
+    rows = [[short(value) for value in row] for row in found.rows]
+    lines = table(list(found.columns), rows).split("\n")
+    if (left := len(found) - MOST_ROWS) > 0:
+        lines[-LAST_ROWS - left : -LAST_ROWS] = [f"... {left} more ..."]
+    return "\n".join(lines)
 
 
 def forgetting_table(steps: Sequence[Mapping[str, Any]]) -> str:
@@ -235,14 +238,14 @@ def hits_text(query: str, hits: Sequence[Mapping[str, Any]], *, bm25: bool = Fal
     return "\n".join([f"query: {plain(query)}", *lines])
 
 
-def inspection_text(found: Mapping[str, Any], most: int) -> str:
-    """A query's positives and negatives, to read."""
+def inspection_text(found: Mapping[str, Any], most: int, unit: str = "episode") -> str:
+    """A query's positives and negatives, to read; ``unit`` says what a negative's ``episode`` counts."""
     lines = [f"query {plain(found['query_id'])}: {plain(found['text'])}"]
     lines += [passage_line("+", positive) for positive in found["positives"]]
     for negative in found["negatives"][:most]:
         source = "momentum/" * negative["momentum"] + negative["source"]
         rank = f" rank {negative['rank']}" if negative["rank"] else ""
-        lines.append(passage_line(f"- {source}{rank}, episode {negative['episode']},", negative))
+        lines.append(passage_line(f"- {source}{rank}, {unit} {negative['episode']},", negative))
     if (left := len(found["negatives"]) - most) > 0:
         lines.append(f"  ... and {left} more")
     if not found["negatives"]:

@@ -10,9 +10,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from hardneg.data.judgements import COLUMNS, LABELS, MEANINGS, Judgements
+from hardneg.negatives.pool import counted_by
 
 LONGEST = 1500  # characters of a text
 HIDDEN = re.compile(
@@ -52,18 +54,26 @@ def audit_section(found: Mapping[str, Any], known: Judgements | None = None) -> 
     The section needs nothing from the page around it, and takes keys only while the focus is in its list. A page
     may have only one such section.
     """
+    unit = counted_by(Path(found["pool"]))
     return _within(
         f"<p>{_summary(found)}</p>",
         _table("Signals", ("signal", "from", "negatives", "queries", "what it means"), _signal_rows(found)),
         *[f"<p>Not known: {text(name)}, because {text(why)}.</p>" for name, why in found["left_out"].items()],
         _table("Sources", ("source", "negatives", "suspected", "share"), _source_rows(found)),
-        _listed(found["suspects"], known),
+        _listed(found["suspects"], known, unit),
     )
 
 
-def labelling(suspects: Sequence[Mapping[str, Any]], known: Judgements | None = None) -> str:
-    """Suspected pairs side by side, with the controls to label them and save the labels, once in a page."""
-    return _within(_listed(suspects, known))
+def labelling(
+    suspects: Sequence[Mapping[str, Any]], known: Judgements | None = None, *, unit: str = "episode"
+) -> str:
+    """Suspected pairs side by side, with the controls to label them and save the labels, once in a page.
+
+    Parameters
+    ----------
+    unit : what a pair's ``episode`` counts, see :func:`~hardneg.negatives.pool.counted_by`.
+    """
+    return _within(_listed(suspects, known, unit))
 
 
 def _within(*parts: str) -> str:
@@ -72,8 +82,8 @@ def _within(*parts: str) -> str:
     return "\n".join([f'<div class="audit">{style}', *parts, f"{script}</div>"])
 
 
-def _listed(suspects: Sequence[Mapping[str, Any]], known: Judgements | None) -> str:
-    pairs = [_pair(place, one, len(suspects)) for place, one in enumerate(suspects, 1)]
+def _listed(suspects: Sequence[Mapping[str, Any]], known: Judgements | None, unit: str) -> str:
+    pairs = [_pair(place, one, len(suspects), unit) for place, one in enumerate(suspects, 1)]
     before = "" if known is None else known.text.partition("\n")[2]  # without the header
     return _list_of(pairs, before) if pairs else "<p>No signal fires for any negative.</p>"
 
@@ -129,7 +139,7 @@ def _list_of(pairs: Sequence[str], known: str) -> str:
     )
 
 
-def _pair(place: int, one: Mapping[str, Any], total: int) -> str:
+def _pair(place: int, one: Mapping[str, Any], total: int, unit: str) -> str:
     """A suspected pair as an item that takes the focus; its ids stand in attributes, for the script."""
     values = ", ".join(
         f"{name} {'–' if value is None else format(value, 'g')}{' ✓' if name in one['fired'] else ''}"
@@ -145,7 +155,7 @@ def _pair(place: int, one: Mapping[str, Any], total: int) -> str:
         f'<li class="pair" tabindex="{0 if place == 1 else -1}" aria-label="Pair {place} of {total}"'
         f' data-query="{attribute(one["query_id"])}" data-passage="{attribute(one["passage_id"])}">'
         f'<p class="query"><bdi>{text(one["query"])}</bdi> <small>{text(one["query_id"])}</small></p>'
-        f'<p class="signals">{text(values)}; {text(one["source"])}, episode {one["episode"]}</p>'
+        f'<p class="signals">{text(values)}; {text(one["source"])}, {unit} {one["episode"]}</p>'
         f'<div class="sides"><div>{_passage("Negative", one)}</div><div>{positives}</div></div>'
         f'<p class="labels">{buttons}</p></li>'
     )

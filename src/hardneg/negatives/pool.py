@@ -6,6 +6,7 @@ sources found is there twice and so counts twice in training.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -267,6 +268,11 @@ def save_pool(pool: NegativePool, path: Path, *, settings: Mapping[str, Any], in
 
 
 @checked
+def counted_by(pool: Path) -> str:
+    """What the entries of a pool count in their field ``episode``: episodes, or in a version the refreshes."""
+    return "refresh" if re.fullmatch(r"v\d{4,}", pool.name) else "episode"
+
+
 def load_pool(path: str | Path, *, n_passages: int | None = None, collection: str | None = None) -> NegativePool:
     """Open a published pool, memory-mapped, and check all its invariants.
 

@@ -201,13 +201,14 @@ def _on_the_way(opened: Opened) -> list[StateRecord]:
 
 
 def cost_table(opened: Opened) -> Table:
-    """Seconds, tokens, steps and memory of every stage."""
-    found = costs(opened.timing)
+    """Seconds, tokens, steps and memory of every stage; where two models are trained, of the training of each."""
+    two = len({row.get("model") for row in opened.timing if row["stage"] == "train"}) > 1
+    found = costs(opened.timing, by=("stage", "model") if two else ("stage",))
     if not found:
         raise NotRecorded("No stage was timed yet.")
     return Table.of(
         {
-            "stage": cost.of[0],
+            "stage": " ".join(name for name in cost.of if name),
             "times": cost.times,
             "found ready": cost.cached,
             "seconds": round(cost.seconds, 2),

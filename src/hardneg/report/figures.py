@@ -457,7 +457,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "Time and cost",
         "Time by stage",
         "Seconds of all stages; those of two processes may overlap, and one stage may lie inside another."
-        " Tokens of `train` are those that steps encode, without padding. The first peak of memory is the stage's"
+        " Tokens of `train` are those that steps encode, without padding; the retriever's steps in `ar2` do not"
+        " count those that the ranker scores. The first peak of memory is the stage's"
         " own; the second counts from the start of the process.",
         results.cost_table,
         charts.cost_chart,
@@ -467,7 +468,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "Time and cost",
         "Cost of the whole",
         "In the terms of the papers (ANCE-Tele, Table 6): training, refreshing of negatives, and both together."
-        " But refreshing has all encoding and searching here, that for measuring states included.",
+        " But refreshing has all encoding and searching here, that for measuring states included."
+        " In `ar2`, training, its steps and its tokens are those of both models.",
         results.cost_summary_table,
     ),
     Figure(

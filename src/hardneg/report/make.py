@@ -13,14 +13,16 @@ from typing import Any
 from hardneg.config import nearest
 from hardneg.diagnostics.audit_page import labelling
 from hardneg.errors import SettingsError
+from hardneg.experiment.names import shown
+from hardneg.negatives.pool import counted_by
 from hardneg.report.drawing import Drawn, draw
 from hardneg.report.explorer import explorer_data
-from hardneg.report.facts_audit import sampled_sentence, suspected_queries, suspects_of
+from hardneg.report.facts_audit import AUDIT, sampled_sentence, suspected_queries, suspects_of
 from hardneg.report.facts_results import judged_queries
 from hardneg.report.figures import FIGURES
 from hardneg.report.in_batch import in_batch, momentum_from
 from hardneg.report.measured import of_bm25
-from hardneg.report.opened import FAULTS, Opened
+from hardneg.report.opened import FAULTS, RANKER, Opened
 from hardneg.report.page import Page, explorer_html, html_of
 from hardneg.report.pictures import Painter
 from hardneg.report.scripts import asset
@@ -118,7 +120,9 @@ class Report:
         if suspects:
             head = f"<summary>Label the {len(suspects)} most suspected pairs</summary>"
             known = None if self.opened.data is None else self.opened.data.judgements
-            blocks["False negatives"] = f'<details class="label">{head}{labelling(suspects, known)}</details>'
+            unit = counted_by(Path(self.opened.kept[AUDIT]["pool"]))
+            pairs = labelling(suspects, known, unit=unit)
+            blocks["False negatives"] = f'<details class="label">{head}{pairs}</details>'
         return blocks
 
     @cached_property
@@ -282,8 +286,11 @@ def so_far(opened: Opened) -> str:
         begins = f"{stands} and " if opened.executed_by else ""
         return f"This experiment {begins}has not measured anything yet."
     last = opened.metrics[-1] if opened.metrics else None
-    at = f"; the last logged step is {last['step']:,} of episode {last['episode']}" if last else ""
-    names = ", ".join(one.name for one in opened.states[-1:])
+    two = not opened.trains_ranker and opened.rows_of(RANKER)
+    whose = " of the retriever" if two else ""
+    at = f"; the last logged step{whose} is {last['step']:,} of episode {last['episode']}" if last else ""
+    own = [one for one in opened.states if one.of is None] or opened.states
+    names = ", ".join(shown(one.name) for one in own[-1:])
     nothing = "BM25 alone was measured" if bm25 else "no state was measured"
     seen = f"the last state measured is {names}" if names else nothing
     return f"This experiment {stands}: {seen}{at}."

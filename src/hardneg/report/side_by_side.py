@@ -89,8 +89,7 @@ def results_table(several: Several) -> Table:
     rows = []
     for name, one in zip(several.names, several.experiments, strict=True):
         for split, states in means_of(one).items():
-            last = FINAL if FINAL in states else list(states)[-1]
-            for state in dict.fromkeys((BM25, UNTRAINED, last)):
+            for state in dict.fromkeys((BM25, UNTRAINED, _last_of(one, list(states)))):
                 if state in states:
                     rows.append(
                         {"split": several.called(split, one), "experiment": name, "state": shown(state)}
@@ -164,11 +163,18 @@ def _tests(a: str, one: Opened, b: str, other: Opened) -> list[dict[str, Any]]:
     return rows
 
 
+def _last_of(one: Opened, names: Sequence[str]) -> str:
+    """The final one of these states, or the last one; none that a ranker re-ranks or an index searches."""
+    through = {state.name for state in one.states if state.of is not None}
+    own = [name for name in names if name not in through] or names
+    return FINAL if FINAL in own else own[-1]
+
+
 def _last(one: Opened, split: str) -> Evaluation | None:
     """The evaluation of the final state, or of the last one that there is."""
     found = evaluations(one)
     names = [state.name for state in one.states if split in found.get(state.name, {})]
-    return None if not names else found[FINAL if FINAL in names else names[-1]][split]
+    return found[_last_of(one, names)][split] if names else None
 
 
 def curves_table(several: Several) -> Table:
@@ -382,7 +388,8 @@ FIGURES: tuple[Figure[Several], ...] = (
         "Cost",
         "Cost of the whole",
         "Seconds of training, of refreshing negatives, and of both (STAR, Table 4; ANCE, Table 5). They compare"
-        " only experiments that ran on one machine, beside nothing else.",
+        " only experiments that ran on one machine, beside nothing else. Those of `ar2`"
+        " are of both models.",
         costs_table,
     ),
 )
