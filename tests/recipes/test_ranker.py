@@ -15,7 +15,7 @@ from hardneg.api.recipes import plan, settings_of, train
 from hardneg.data.formats.trec import read_run
 from hardneg.data.training_data import choose_splits
 from hardneg.diagnostics.cards import gain_lines
-from hardneg.errors import Faults, SettingsError
+from hardneg.errors import ArtifactError, Faults, SettingsError
 from hardneg.evaluation.measures import evaluate, parse_measures
 from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.rankers import load_ranker, new_ranker, save_ranker
@@ -189,6 +189,16 @@ def test_it_resumes_to_the_same_bytes(execute, whole, tmp_path):
             assert (tmp_path / name / file).read_bytes() == (whole.path / file).read_bytes(), (name, file)
     again = execute(tmp_path / "step")
     assert (again.results, again.batches) == (whole.results, [])
+
+
+def test_judgements_that_change_are_named_as_such(execute, world, tmp_path):
+    file = tmp_path / "judgements.tsv"
+    file.write_text("query-id\tpassage-id\tlabel\ntrain-00\tp003\tpositive\n")
+    done = execute(judgements=file, steps=1)
+    execute(done.path, judgements=file, steps=1)
+    file.write_text("query-id\tpassage-id\tlabel\ntrain-00\tp003\trelevant\n")
+    with pytest.raises(ArtifactError, match=r"INPUT_CHANGED: .*: judgements: '"):
+        execute(done.path, judgements=file, steps=1)
 
 
 def test_a_retriever_ranks_first_and_mines(execute, world):

@@ -5,14 +5,16 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 
 import pytest
 from pydantic import Field
 
 from hardneg import __version__
-from hardneg.config import Settings, operational
+from hardneg.config import Settings, differences, operational
+from hardneg.data.training_data import ChosenSplits
 from hardneg.errors import ArtifactError, BusyError, InputError, ResourceError
-from hardneg.experiment.folder import join_experiment, log_file, open_experiment
+from hardneg.experiment.folder import inputs_told, join_experiment, log_file, open_experiment
 from hardneg.storage.artifacts import digest_json, read_json, write_json
 
 pytestmark = pytest.mark.usefixtures("flushes")
@@ -196,6 +198,23 @@ def test_changed_inputs_are_refused_with_both_digests(tmp_path):
     assert (code, "negatives: None -> 'beef'" in line) == ("INPUT_CHANGED", True)
     code, line = refused(tmp_path / "exp", inputs={"collection": "c0ffee"})
     assert (code, "model: 'abad1dea' -> None" in line) == ("INPUT_CHANGED", True)
+
+
+def test_changed_splits_are_told_by_name():
+    one, two = (asdict(ChosenSplits("train", *named)) for named in (("dev", None, 0, 7), (None, "dev", 9, 7)))
+    record, other = ({"inputs": {"model": "abad1dea", "splits": name}} for name in "ab")
+    record["splits"], other["splits"] = one, two
+    told = differences(inputs_told(record, other), inputs_told(other, record))
+    assert told == ["held_out: 0 -> 9", "split dev: 'dev' -> None", "split test: None -> 'dev'"]
+    other["splits"] = record["splits"]
+    assert differences(inputs_told(record, other), inputs_told(other, record)) == ["splits: 'a' -> 'b'"]
+
+
+def test_judgements_that_an_older_record_of_the_same_splits_does_not_name_are_no_difference():
+    old, new = ({"inputs": {"splits": "a"} | more} for more in ({}, {"judgements": "j"}))
+    assert inputs_told(old, new) == inputs_told(new, old)
+    new["inputs"]["splits"] = "b"
+    assert inputs_told(old, new) != inputs_told(new, old)
 
 
 def test_of_a_digest_the_beginning_is_told(tmp_path):

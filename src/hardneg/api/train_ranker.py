@@ -106,6 +106,8 @@ def open_ranker_start(task: Task) -> tuple[CrossEncoder, dict[str, Any], dict[st
     given = dict(task.given.arguments)
     ranker = fresh_ranker(task.source, settings)
     inputs = {"collection": data.collection.digest, "model": ranker.digest(), "splits": data.digest}
+    if data.judgements is not None:
+        inputs["judgements"] = data.judgements.digest
     if ranker.code:
         inputs["code"] = "+".join(ranker.code)
     inputs |= task.given.inputs

@@ -274,11 +274,26 @@ def check_same(old: Mapping[str, Any], new: Mapping[str, Any], grows: Sequence[s
         more = f"; and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
         what = "this experiment was started with other settings: " + "; ".join(changed[:SHOWN]) + more
         raise ArtifactError("SETTINGS_CHANGED", what, "use the old settings, or give a new folder", path=path)
-    if changed := differences(
-        *({name: brief(value) for name, value in one["inputs"].items()} for one in (old, new))
-    ):
+    if changed := differences(inputs_told(old, new), inputs_told(new, old)):
         raise other_inputs(changed, path)
     return bool(grown)
+
+
+def inputs_told(record: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs of a record for people, where they may differ from those of ``other``.
+
+    Where the digests of the splits differ, the names and numbers that choose the splits follow, if these differ.
+    Where they are equal, so are the judgements of people: older records of rankers have no digest of them.
+    """
+    inputs, others = dict(record["inputs"]), other["inputs"]
+    chosen, theirs = record.get(SPLITS) or {}, other.get(SPLITS) or {}
+    if inputs.get(SPLITS) == others.get(SPLITS):
+        inputs.pop("judgements", None)
+    elif chosen and theirs and chosen != theirs:
+        inputs.pop(SPLITS, None)
+        named = ("train", "dev", "test")
+        inputs |= {f"split {name}" if name in named else name: one for name, one in chosen.items()}
+    return {name: brief(value) if isinstance(value, str) else value for name, value in inputs.items()}
 
 
 def brief(value: str) -> str:
