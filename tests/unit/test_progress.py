@@ -268,3 +268,44 @@ def test_where_there_is_no_stream_nothing_is_shown(monkeypatch, watch):
         watch.now += 60
         tick(2, 9)
         note("a line")
+
+
+class Gone:
+    """A stream that nobody reads any more, or that was closed, by the fault that writing to it gives."""
+
+    def __init__(self, fault):
+        self.fault = fault
+
+    def write(self, text):
+        raise self.fault
+
+    flush = isatty = lambda self: self.write("")
+
+
+@pytest.mark.parametrize(
+    "fault", [ValueError("I/O operation on closed file"), BrokenPipeError(), OSError(5, "I/O")]
+)
+def test_work_goes_on_when_nobody_reads_its_progress(monkeypatch, watch, fault):
+    """As in ``hardneg train ... 2>&1 | head``, or when the connection to a terminal is lost."""
+    monkeypatch.setattr(sys, "stderr", Gone(fault))
+    if not isinstance(fault, ValueError):
+        monkeypatch.setattr(Gone, "isatty", lambda self: False)
+    with progress.showing(True), track("searching", "queries") as tick:
+        tick(1, 9)
+        watch.now += 60
+        tick(2, 9)
+        note("a line")
+
+
+def test_a_bar_goes_on_when_its_terminal_is_gone():
+    ours, theirs = pty.openpty()
+    lost = BAR.replace("    for done", f"    import os; os.close({ours})\n    for done")
+    command = [sys.executable, "-c", lost]
+    environment = os.environ | {"TERM": "xterm"}
+    child = subprocess.Popen(
+        command, stderr=theirs, stdout=subprocess.PIPE, text=True, env=environment, pass_fds=[ours]
+    )
+    os.close(theirs)
+    os.close(ours)
+    out, _ = child.communicate(timeout=30)
+    assert (child.returncode, out) == (0, "done\n")

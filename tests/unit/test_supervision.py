@@ -1,6 +1,9 @@
 """When the supervisor takes a role for hung, and what it says then."""
 
 import io
+import subprocess
+import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -87,3 +90,21 @@ def test_who_is_killed_as_silent_again_and_again_is_told_which_setting_allows_mo
     )
     with pytest.raises(RoleFailed, match=said):
         watched.worker.is_busy()
+
+
+def test_what_a_role_writes_is_read_whatever_its_encoding(tmp_path, monkeypatch):
+    """Else the supervisor would read no more of it, and the role could write no more."""
+
+    def started(command, **options):
+        script = "import os; os.write(2, b'caf\\xe9\\nmore\\n')"
+        return subprocess.Popen([sys.executable, "-c", script], **options)
+
+    fake = SimpleNamespace(Popen=started, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
+    monkeypatch.setattr(supervision, "subprocess", fake)
+    worker = Worker(JOB, Experiment(tmp_path, tmp_path / "cache"), silent_seconds=SILENT)
+    worker.process.wait(30)
+    until = time.monotonic() + 30
+    while len(worker.tail) < 2 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert list(worker.tail) == [r"caf\xe9", "more"]
+    worker.stop()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import functools
+import io
+import json
 import logging
 import os
 import re
@@ -32,6 +35,7 @@ app = application()
 
 INTERRUPTED = 130  # typer's exit status for a KeyboardInterrupt
 QUIET = frozenset({"-q", "--quiet"})
+ESCAPED = "escaped"  # the name by which streams know :func:`escaped`
 ANYWHERE = QUIET | {"--debug"}  # options that stand anywhere
 CODE = re.compile(r"(?<![A-Za-z_])([A-Z][A-Z_]+)(?=: )")  # of a fault
 POOL_BEFORE = "n_negatives"  # an option that took a pool in earlier versions
@@ -43,7 +47,9 @@ OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory") 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; each fault is one line on stderr, and the exit status says its kind."""
     open_streams()
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    status = run(sys.argv[1:] if arguments is None else arguments)
+    leave_broken_streams()
+    sys.exit(status)
 
 
 def open_streams() -> None:
@@ -53,6 +59,24 @@ def open_streams() -> None:
     os.close(opened)
     sys.stdout = sys.stdout or os.fdopen(1, "w")
     sys.stderr = sys.stderr or os.fdopen(2, "w")
+    codecs.register_error(ESCAPED, escaped)
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors=ESCAPED)
+
+
+def escaped(fault: UnicodeError) -> tuple[str, int]:
+    """Characters that the terminal's encoding lacks, as JSON escapes them: what --json prints stays JSON."""
+    assert isinstance(fault, UnicodeEncodeError)
+    return json.dumps(fault.object[fault.start : fault.end])[1:-1], fault.end
+
+
+def leave_broken_streams() -> None:
+    """Let go of streams that nobody reads: Python would try them again at its end, and change the exit status."""
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -74,13 +98,12 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except BrokenPipeError:  # the program that reads our output has stopped, as ``head`` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except typer.Exit as done:
         return done.exit_code
     except (Exception, KeyboardInterrupt) as fault:
         lines, status = describe(fault)
-        sys.stderr.write("".join(marked(line) + "\n" for line in lines))
+        progress.Unfailing(sys.stderr).write("".join(marked(line) + "\n" for line in lines))
         if "--debug" in arguments:
             import traceback
 

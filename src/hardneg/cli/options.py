@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import json
@@ -310,8 +311,9 @@ def begin(*, resumable: bool = False, code: list[str] | None = None) -> None:
 
 
 def show(text: str) -> None:
-    """Print a result to stdout."""
-    sys.stdout.write(text + "\n")
+    """Print a result to stdout; a program that reads only its beginning, as ``head`` does, ends nothing."""
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.write(text + "\n")
 
 
 def show_result(result: Any, as_json: bool, table: Callable[[Any], str]) -> None:

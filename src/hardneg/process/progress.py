@@ -91,8 +91,7 @@ def shower(title: str, unit: str) -> Tick:
         return silent
     if in_notebook():
         return _Cell(title, unit)
-    terminal = sys.stderr is not None and sys.stderr.isatty()
-    return _Bar(title, unit) if terminal else _Lines(title, unit)
+    return _Bar(title, unit) if Unfailing(sys.stderr).isatty() else _Lines(title, unit)
 
 
 def is_shown() -> bool:
@@ -130,10 +129,9 @@ def counted(items: Iterable[T], title: str, unit: str, total: int = 0) -> Iterat
 def note(message: str) -> None:
     """Write one line to the terminal, where reporting is on."""
     if is_shown():
-        stream = sys.stdout if in_notebook() else sys.stderr  # a notebook shows the other one as a fault
-        if stream is not None:  # as in services that have closed it
-            stream.write(message + "\n")
-            stream.flush()
+        stream = Unfailing(sys.stdout if in_notebook() else sys.stderr)  # a notebook shows stderr as a fault
+        stream.write(message + "\n")
+        stream.flush()
 
 
 def say(message: str) -> None:
@@ -144,6 +142,41 @@ def say(message: str) -> None:
 
 def silent(done: int, total: int) -> None:
     """Ignore the progress that is reported."""
+
+
+class Unfailing:
+    """A stream whose faults end no work: whoever read it may be gone, as ``head``, or a connection that was lost.
+
+    Parameters
+    ----------
+    stream : where it writes; None, as Python has it in services without one: nowhere.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        """Write what can be written; returns the length of the text."""
+        with contextlib.suppress(OSError, ValueError):  # the latter: the stream was closed
+            if self.stream is not None:
+                self.stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Hand on what was written, if anybody takes it."""
+        with contextlib.suppress(OSError, ValueError):
+            if self.stream is not None:
+                self.stream.flush()
+
+    def isatty(self) -> bool:
+        """Whether it is a terminal."""
+        try:
+            return bool(self.stream.isatty())
+        except (AttributeError, ValueError):  # there is none, or it was replaced or closed
+            return False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
 
 
 class _Lines:
@@ -179,7 +212,8 @@ class _Bar:
             from rich.progress import BarColumn, Progress, TextColumn
 
         columns = TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[text]}")
-        self.progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        stream: Any = Unfailing(getattr(sys.stderr, "rich_proxied_file", sys.stderr))  # not another bar's
+        self.progress = Progress(*columns, console=Console(file=stream), transient=True)
         self.task = self.progress.add_task(title, total=None, text="")
         self.pace = Pace(unit)
         self.progress.start()

@@ -60,6 +60,7 @@ class Worker:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
+            errors="backslashreplace",  # a role's libraries may write in another encoding than Python reads
             env={**os.environ, **self.job.environment},
             start_new_session=True,  # Ctrl-C comes to the supervisor, which passes it on
         )
