@@ -12,12 +12,13 @@ import inspect
 import os
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from hardneg.errors import Faults, HardnegError, SettingsError
+from hardneg.storage.digests import in_home
 from hardneg.surroundings import own_surroundings
 
 P = ParamSpec("P")
@@ -34,8 +35,8 @@ CALLED = {"prepare": "train"}  # a function that checks arguments -> the public 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Make a function refuse arguments that do not fit its annotations.
 
-    The function gets Python's numbers in place of numpy's, which JSON does not take, and works in surroundings of
-    its own (:func:`~hardneg.surroundings.own_surroundings`).
+    The function gets Python's numbers in place of numpy's, which JSON does not take, and paths in place of ``~``,
+    as a shell gives them. It works in surroundings of its own (:func:`~hardneg.surroundings.own_surroundings`).
 
     Raises
     ------
@@ -60,8 +61,10 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
                 faults.append(refusal(f"{of}: {name}", value, hint))
         if faults:
             raise faults[0] if len(faults) == 1 else Faults(faults)
+        for name, value in given.arguments.items():
+            given.arguments[name] = settled(value, hints.get(name), signature.parameters[name].kind)
         with own_surroundings():
-            return function(*map(plain, args), **{name: plain(value) for name, value in kwargs.items()})
+            return function(*given.args, **given.kwargs)
 
     return call
 
@@ -118,24 +121,55 @@ def plain(value: Any) -> Any:
     return value
 
 
+def settled(value: Any, hint: Any, kind: Any) -> Any:
+    """An argument as its function gets it, each of several ones if it is ``*args`` or ``**options``."""
+    if kind is inspect.Parameter.VAR_POSITIONAL:
+        return tuple(at_home(plain(one), hint) for one in value)
+    if kind is inspect.Parameter.VAR_KEYWORD:
+        hints = keyword_hints(hint, value)
+        return {name: at_home(plain(one), hints.get(name)) for name, one in value.items()}
+    return at_home(plain(value), hint)
+
+
+def at_home(value: Any, hint: Any) -> Any:
+    """A path with the home folder in place of ``~``, also in a short list or mapping; all else as it is."""
+    if not takes_path(hint):
+        return value
+    if isinstance(value, str | Path):
+        text = str(value)
+        return type(value)(in_home(text)) if text == "~" or text.startswith("~/") else value
+    if type(value) in (list, tuple) and len(value) <= SHORT:
+        return type(value)(at_home(one, hint) for one in value)
+    if type(value) is dict and len(value) <= SHORT:
+        return {name: at_home(one, hint) for name, one in value.items()}
+    return value
+
+
+def takes_path(hint: Any) -> bool:
+    """Whether a value of this annotation may be a path, or hold one."""
+    return hint is Path or any(map(takes_path, typing.get_args(hint)))
+
+
+def keyword_hints(hint: Any, names: Iterable[str]) -> Mapping[str, Any]:
+    """The annotation of each keyword of ``**options``; of ``Unpack[Options]``, those of the dict ``Options``."""
+    if typing.get_origin(hint) is typing.Unpack:
+        return typing.get_type_hints(*typing.get_args(hint))
+    return dict.fromkeys(names, hint)
+
+
 def values_of(
     signature: inspect.Signature, given: Mapping[str, Any], hints: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Each argument that was given and has an annotation: name, value and annotation.
-
-    For ``**options: Unpack[Options]`` the annotations are those of the dict ``Options``.
-    """
+    """Each argument that was given and has an annotation: name, value and annotation."""
     for name, value in given.items():
         if name not in hints:
             continue
         kind = signature.parameters[name].kind
         if kind is inspect.Parameter.VAR_POSITIONAL:
             yield from ((name, one, hints[name]) for one in value)
-        elif kind is inspect.Parameter.VAR_KEYWORD and typing.get_origin(hints[name]) is typing.Unpack:
-            fields = typing.get_type_hints(*typing.get_args(hints[name]))
-            yield from ((other, one, fields[other]) for other, one in value.items())
         elif kind is inspect.Parameter.VAR_KEYWORD:
-            yield from ((other, one, hints[name]) for other, one in value.items())
+            fields = keyword_hints(hints[name], value)
+            yield from ((other, one, fields[other]) for other, one in value.items())
         else:
             yield name, value, hints[name]
 

@@ -305,3 +305,39 @@ def test_judgements_come_from_one_place(run_files, world):
             hn.evaluate(run_files / "one", **sources)
     with pytest.raises(SettingsError, match="ONE_RUN"):
         hn.compare([run_files / "one"], qrels=run_files / "qrels")
+
+
+# ---------------------------------------------------------------- the caller's working directory and home folder
+
+
+def test_what_is_open_stays_so_when_the_caller_changes_its_working_directory(world, tmp_path, monkeypatch):
+    """Relative paths mean what they meant when they were given; also that of a cache which is filled later."""
+    collection, model = world
+    other = tmp_path / "other"
+    other.mkdir()
+    monkeypatch.chdir(collection.path.parent)
+    searcher = hn.open_searcher(collection.path.name, bm25=True, cache="cache-of-this")
+    monkeypatch.setenv("HARDNEG_CACHE", "another-cache")
+    second = hn.open_searcher(collection.path.name, model=model, device="cpu")
+    opened = hn.open_collection(collection.path.name)
+    monkeypatch.chdir(other)
+    assert searcher.search("bade", 2)
+    assert len(second.run("dev", 2)) == 16
+    assert len(opened.qrels("dev").query_rows) == 16
+    assert list(other.iterdir()) == []
+
+
+def test_a_path_in_the_home_folder_is_found_from_python_too(tmp_path, monkeypatch):
+    """Before, a folder with the name ~ was made in the working directory."""
+    home, here = tmp_path / "home", tmp_path / "here"
+    here.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(here)
+    hn.Collection.from_lists([("a", "", "one ~/text")], {"q": "one"}, {"test": {"q": ["a"]}}, to="~/data")
+    hits = hn.search_text("~/data", "~/text", bm25=True, cache="~/cache")
+    assert [hit["passage_id"] for hit in hits] == ["a"]
+    run = {"q": {"a": 1.0}}
+    measured = hn.evaluate(run, data="~/data", measures="RR@10")
+    assert measured["measures"] == {"RR@10": 1.0}
+    assert list(here.iterdir()) == []
+    assert sorted(place.name for place in home.iterdir()) == ["cache", "data"]

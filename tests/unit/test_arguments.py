@@ -516,3 +516,30 @@ def test_a_keyword_of_another_library_is_answered_with_ours():
         hn.evaluate("run", metrics="RR@10")
     with pytest.raises(TypeError, match=re.escape("'qqq'") + "$"):
         hn.evaluate("run", qqq=1)
+
+
+Places = dict[str, str | Path]
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "found"),
+    [
+        ("~", str | Path, "/home/me"),
+        ("~/data", str | Path | None, "/home/me/data"),
+        (Path("~/data"), Path, Path("/home/me/data")),
+        (["~/a", "b"], list[str | Path], ["/home/me/a", "b"]),
+        ({"~/a": "~/b"}, Places, {"~/a": "/home/me/b"}),
+        ("~/data", str, "~/data"),
+        ("~notes.txt", str | Path, "~notes.txt"),
+        ("beir:~/data", str | Path, "beir:~/data"),
+        (7, int | None, 7),
+    ],
+)
+def test_only_a_path_may_begin_in_the_home_folder(monkeypatch, value, hint, found):
+    monkeypatch.setenv("HOME", "/home/me")
+
+    @checked
+    def one(place: hint, **others: hint):
+        return place, others
+
+    assert one(value, more=value) == (found, {"more": found})

@@ -260,6 +260,9 @@ def test_a_full_disk_behind_the_output_is_told(hardneg, monkeypatch):
         def write(self, text):
             raise OSError(errno.ENOSPC, "No space left on device")
 
+        def flush(self):
+            pass
+
     monkeypatch.setattr(sys, "stdout", Full())
     status, _, err = hardneg("presets")
     assert (status, err) == (

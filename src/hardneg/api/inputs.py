@@ -166,7 +166,7 @@ def cache_at(cache: Place | None) -> Path:
     if cache is None:
         return cache_root()
     check_folder(Path(cache))
-    return Path(cache)
+    return Path(cache).absolute()  # the caller may change its working directory while something is open
 
 
 @checked

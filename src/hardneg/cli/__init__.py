@@ -72,11 +72,11 @@ def escaped(fault: UnicodeError) -> tuple[str, int]:
 
 def leave_broken_streams() -> None:
     """Let go of streams that nobody reads: Python would try them again at its end, and change the exit status."""
-    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+    for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hardneg import keyed_random
-from hardneg.arguments import check_fields, check_value, checked
+from hardneg.arguments import at_home, check_fields, check_value, checked
 from hardneg.data.building import (
     ANSWER_SPANS,
     ANSWERS,
@@ -88,7 +88,7 @@ class Collection(Shown):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled, a collection is its folder, which another process opens again."""
-        return reopened, (str(self.path.absolute()), self.digest)
+        return reopened, (str(self.path), self.digest)
 
     @classmethod
     @checked
@@ -106,7 +106,7 @@ class Collection(Shown):
             raise ArtifactError("NO_MANIFEST", what, advice, path=path)
         manifest = open_artifact(path, KIND)
         return cls(
-            path=path,
+            path=path.absolute(),  # the caller may change its working directory while the collection is open
             digest=content_digest(manifest),
             splits=tuple(sorted(manifest.facts["splits"])),
             passage_ids=IdColumn.open(path, PASSAGE_IDS, PASSAGE_TABLE),
@@ -165,7 +165,7 @@ class Collection(Shown):
         rules = Rules(allow_empty, allow_unjudged, on_duplicate)
         check_fields(rules)
         check_value("to", to, str | Path | None)
-        folder = Path(to) if to is not None else cached_place(source, rules)
+        folder = Path(at_home(to, Path)) if to is not None else cached_place(source, rules)
         if to is None and is_published(folder, KIND):
             return cls.open(folder)
         return publish_source(source, folder, rules, replace=to is None)

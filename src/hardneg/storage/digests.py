@@ -43,7 +43,7 @@ def cache_root() -> Path:
     SettingsError : the user has no home folder, as in some containers, and neither variable is set.
     """
     if own := os.environ.get("HARDNEG_CACHE"):
-        return in_home(own)
+        return in_home(own).absolute()
     shared = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (shared if shared.is_absolute() else in_home("~/.cache")) / "hardneg"
 
