@@ -14,6 +14,7 @@ import hardneg
 from faults.injected import dead_pid, fate, fault_of, temporaries, tree
 from hardneg.errors import InputError, ResourceError
 from hardneg.storage import disk
+from hardneg.storage.artifacts import is_published
 from hardneg.storage.disk import TEMPORARY, append_lines, check_writable, publish_file, remove, write_json
 from hardneg.storage.os_errors import disk_faults, require_space
 from hardneg.storage.safe_read import read_json
@@ -284,3 +285,25 @@ def test_no_other_module_changes_files():
     }
     assert {name for name, calls in found.items() if calls} == {"storage/disk.py", *OTHERS}
     assert {"os.rename", "os.fsync", "path.unlink"} <= set(found["storage/disk.py"])
+
+
+def test_a_cache_that_is_closed_to_this_user_is_told_with_how_to_choose_another(tmp_path, monkeypatch):
+    """As in a container whose user is not the owner of its home folder: nobody has chosen that place."""
+    monkeypatch.setenv("HARDNEG_CACHE", str(tmp_path / "cache"))
+    said = f"set HARDNEG_CACHE to a folder of yours: this is the cache, {tmp_path / 'cache'}"
+    place = tmp_path / "cache" / "bm25" / "one"
+
+    def refused(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with (
+        pytest.raises(ResourceError, match=rf"one: NOT_WRITABLE: .* \(Permission denied\); {said}"),
+        disk_faults(place),
+    ):
+        refused()
+    mine = tmp_path / "mine"
+    with pytest.raises(ResourceError, match=r"mine: NOT_WRITABLE: .*; choose another place"), disk_faults(mine):
+        refused()
+    monkeypatch.setattr(Path, "is_file", refused)
+    with pytest.raises(ResourceError, match=rf"one: UNREADABLE: .* \(Permission denied\); {said}"):
+        is_published(place)

@@ -17,7 +17,7 @@ from faults.injected import dead_pid, fate, fault_of, run_python
 from hardneg.errors import BusyError, Interrupted, ResourceError
 from hardneg.process import progress
 from hardneg.process.signals import stop_flag
-from hardneg.storage.lease import Heartbeat, Observer, holder_of, holding, lease, made_once
+from hardneg.storage.lease import LOCK, Heartbeat, Observer, holder_of, holding, lease, made_once
 
 HOLDER = """
 import sys, time
@@ -279,3 +279,14 @@ def test_a_forked_process_that_leaves_the_block_does_not_free_the_directory(tmp_
             pytest.fail("held twice")
     if child == 0:
         os._exit(0)
+
+
+def test_a_group_that_shares_files_shares_locks(tmp_path):
+    """Else the second user of a cache could hold nothing there."""
+    before = os.umask(0o002)
+    try:
+        with lease(tmp_path / "shared"):
+            pass
+    finally:
+        os.umask(before)
+    assert (tmp_path / "shared" / LOCK).stat().st_mode & 0o777 == 0o664

@@ -72,8 +72,9 @@ __all__ = [
 
 def is_published(path: Path, kind: str | None = None) -> bool:
     """Whether a complete artefact (of this kind) stands at ``path``."""
-    if not (path / MANIFEST).is_file():
-        return False
+    with reading(path):  # a cache of another user may be closed to this one
+        if not (path / MANIFEST).is_file():
+            return False
     return kind is None or read_manifest(path, kind).kind == kind
 
 

@@ -50,8 +50,8 @@ def lease(directory: Path) -> Iterator[None]:
         make_folder(directory)
         point("open", directory / LOCK)
         handle = os.open(
-            directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644
-        )  # the name is written there
+            directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666
+        )  # the name is written there, also by others with whom the umask shares files
         _held.add(handle)
     try:
         with disk_faults(directory):

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hardneg.errors import HardnegError, ResourceError
+from hardneg.storage.digests import cache_root
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 REFUSED = (
@@ -47,7 +48,8 @@ def disk_faults(path: Path, *, needed: int | None = None) -> Iterator[None]:
             raise disk_full(path, needed) from fault
         if number in REFUSED:
             what = f"cannot write ({os.strerror(number)})"
-            raise ResourceError("NOT_WRITABLE", what, "choose another place", path=path) from fault
+            fix = elsewhere(path, "choose another place")
+            raise ResourceError("NOT_WRITABLE", what, fix, path=path) from fault
         if number == errno.EFBIG:
             fix = "raise the limit of file sizes (ulimit -f), or choose another place"
             raise ResourceError("NOT_WRITABLE", f"cannot write ({os.strerror(number)})", fix, path=path) from fault
@@ -109,4 +111,13 @@ def reading(path: Path) -> Iterator[None]:
         raise
     except OSError as fault:
         what = f"cannot read ({fault.strerror or fault})"  # a fault of Python itself has no number: a pipe
-        raise ResourceError("UNREADABLE", what, "check the file and its permissions", path=path) from fault
+        fix = elsewhere(path, "check the file and its permissions")
+        raise ResourceError("UNREADABLE", what, fix, path=path) from fault
+
+
+def elsewhere(path: Path, usual: str) -> str:
+    """What to do about a place that the system refuses: nobody chose the user's cache, so it is told how to."""
+    with contextlib.suppress(HardnegError, OSError):  # there is no home folder, or no working directory
+        if cache_root() in (absolute := path.absolute(), *absolute.parents):
+            return f"set HARDNEG_CACHE to a folder of yours: this is the cache, {cache_root()}"
+    return usual
