@@ -255,6 +255,16 @@ def test_a_closed_stream_is_no_fault(tmp_path, closed):
     assert Collection.open(tmp_path / "to").n_passages == 1
 
 
+def test_a_package_that_is_not_installed_is_no_bug(hardneg, monkeypatch):
+    """As after ``pip install --no-deps``."""
+    raising(monkeypatch, ModuleNotFoundError("No module named 'torch'", name="torch"))
+    status, _, err = hardneg("evaluate", "run", "--data", "x")
+    assert status == 2
+    assert err.startswith("PACKAGE_MISSING: the Python module torch is not installed; run pip install")
+    raising(monkeypatch, ModuleNotFoundError("No module named 'hardneg.x'", name="hardneg.x"))
+    assert hardneg("evaluate", "run", "--data", "x")[0] == 70
+
+
 def test_a_full_disk_behind_the_output_is_told(hardneg, monkeypatch):
     class Full:
         def write(self, text):

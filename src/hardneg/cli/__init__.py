@@ -151,6 +151,10 @@ def describe(fault: BaseException) -> tuple[list[str], int]:
         return [usage_line(fault)], 2
     if isinstance(fault, (KeyboardInterrupt, typer.Abort)):
         return ["STOPPED: stopped by a signal; run the same command again to resume"], 75
+    if isinstance(fault, ModuleNotFoundError) and fault.name and not fault.name.startswith("hardneg"):
+        fix = "run pip install -U hardneg, which installs what it needs"
+        missing = SettingsError("PACKAGE_MISSING", f"the Python module {fault.name} is not installed", fix)
+        return missing.lines, missing.status
     what = " ".join(f"{type(fault).__name__}: {fault}".split())
     if isinstance(fault, MemoryError) or any(words in what.lower() for words in OUT_OF_MEMORY):
         return ["OUT_OF_MEMORY: memory ran out; take smaller batches, or free some memory"], 5
