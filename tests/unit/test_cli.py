@@ -445,7 +445,7 @@ def test_every_option_of_training_is_passed_on(hardneg, monkeypatch, process, tm
     monkeypatch.setattr(recipes, "train", train)
     (tmp_path / "s.toml").write_text("steps = 7\n")
     options = {"data": "d", "model": "m", "out": tmp_path / "e", "preset": "demo", "config": tmp_path / "s.toml"}
-    options |= {"set": "depth=9", "seeds": 3, "train": "a", "dev": "b", "test": "c", "start-episode": 2}
+    options |= {"set": "depth=9", "seeds": 3, "minutes": 1.5, "train": "a", "dev": "b", "test": "c", "start-episode": 2}
     options |= {"pool": "n", "passage-model": "pm", "allow-bin": True, "cache": "k", "device": "cpu"}
     options |= {
         "reinit-layers": 2,
@@ -474,6 +474,7 @@ def test_every_option_of_training_is_passed_on(hardneg, monkeypatch, process, tm
     assert (settings.reinit_layers, settings.reinit_seed, settings.prompts) == (2, 5, "e5")
     assert vars(seen["splits"]) == {"train": "a", "dev": "b", "test": "c"}
     assert seen["args"][-3:] == ("d", "m", tmp_path / "e")
+    assert seen["minutes"] == 1.5
     assert (seen["seeds"], str(seen["negatives"]), seen["passage_model"]) == (3, "n", "pm")
     assert (seen["allow_bin"], str(seen["cache"]), seen["device"]) == (True, "k", "cpu")
     assert (str(seen["judgements"]), str(seen["filter_by"]), str(seen["teacher"])) == ("j", "f", "t")

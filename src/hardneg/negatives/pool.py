@@ -267,12 +267,12 @@ def save_pool(pool: NegativePool, path: Path, *, settings: Mapping[str, Any], in
                 draft.array(f"{name}.npy", scores_in(pool, name))
 
 
-@checked
 def counted_by(pool: Path) -> str:
     """What the entries of a pool count in their field ``episode``: episodes, or in a version the refreshes."""
     return "refresh" if re.fullmatch(r"v\d{4,}", pool.name) else "episode"
 
 
+@checked
 def load_pool(path: str | Path, *, n_passages: int | None = None, collection: str | None = None) -> NegativePool:
     """Open a published pool, memory-mapped, and check all its invariants.
 
