@@ -445,7 +445,8 @@ def test_every_option_of_training_is_passed_on(hardneg, monkeypatch, process, tm
     monkeypatch.setattr(recipes, "train", train)
     (tmp_path / "s.toml").write_text("steps = 7\n")
     options = {"data": "d", "model": "m", "out": tmp_path / "e", "preset": "demo", "config": tmp_path / "s.toml"}
-    options |= {"set": "depth=9", "seeds": 3, "minutes": 1.5, "train": "a", "dev": "b", "test": "c", "start-episode": 2}
+    options |= {"set": "depth=9", "seeds": 3, "minutes": 1.5, "start-episode": 2}
+    options |= {"train": "a", "dev": "b", "test": "c"}
     options |= {"pool": "n", "passage-model": "pm", "allow-bin": True, "cache": "k", "device": "cpu"}
     options |= {
         "reinit-layers": 2,
