@@ -194,6 +194,7 @@ def grow(work, wanted, place, tell):
     """Do ``work``, which returns an exit status, under a trunk in this process; returns (status, points)."""
     signal.alarm(0)
     os.getpid = lambda: GHOST
+    Path.absolute = lambda path: path  # a fork goes on in a copy: its paths must lead there, not to the trunk
     disk.watch = trunk = Trunk(wanted, place, tell)
     status = work()
     if trunk.branched:
