@@ -260,7 +260,9 @@ def test_a_package_that_is_not_installed_is_no_bug(hardneg, monkeypatch):
     raising(monkeypatch, ModuleNotFoundError("No module named 'torch'", name="torch"))
     status, _, err = hardneg("evaluate", "run", "--data", "x")
     assert status == 2
-    assert err.startswith("PACKAGE_MISSING: the Python module torch is not installed; run pip install")
+    assert err.startswith(
+        "PACKAGE_MISSING: the Python module torch is not installed; install it; pip install -U hardneg"
+    )
     raising(monkeypatch, ModuleNotFoundError("No module named 'hardneg.x'", name="hardneg.x"))
     assert hardneg("evaluate", "run", "--data", "x")[0] == 70
 

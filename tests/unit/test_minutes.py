@@ -101,7 +101,7 @@ def test_an_experiment_keeps_the_epochs_that_it_was_begun_with(world, timed, tmp
     command += ["--minutes", "1", "--out", tmp_path / "exp"]
     status, _, said = hardneg(*command)
     assert status == 0, said
-    assert "1 minutes: epochs = 0.8; all but training takes about 48s" in said
+    assert "minutes = 1: epochs = 0.8; all but training takes about 48s" in said
     begun = read_settings(tmp_path / "exp")
     assert begun["settings"]["epochs"] == 0.8
     again = [*command[:-3], "2", *command[-2:]]
@@ -114,8 +114,11 @@ def test_an_experiment_keeps_the_epochs_that_it_was_begun_with(world, timed, tmp
 
 
 def test_the_estimate_is_of_what_would_be_trained(world):
-    """Not replaced: with more time there are more steps, and the estimate comes near the time."""
-    few, many = (plan_of(world, minutes=length, estimate=True, seed=3) for length in (0.2, 0.6))
+    """Not replaced: with more time there are more steps, and a second estimate comes near the time.
+
+    The times are far apart and the bounds wide, because other programs may run beside one of the two measurements.
+    """
+    few, many = (plan_of(world, minutes=length, estimate=True, max_steps=None) for length in (20, 2000))
     steps = [sum(one["steps"] for one in found["episodes"]) for found in (few, many)]
     assert 1 < steps[0] < steps[1]
-    assert 0.2 < many["seconds"]["total"] / 36 < 5  # other programs may run beside one of the two measurements
+    assert 0.05 < many["seconds"]["total"] / (2000 * 60) < 20

@@ -65,7 +65,7 @@ def lengths_within(task: Task, seconds: float) -> dict[str, Any]:
     factor = (seconds - rest) / training
     lengths = {name: float(f"{value * factor:.3g}") for name, value in lengths_of(settings).items()}
     told = ", ".join(f"{name} = {value:g}" for name, value in lengths.items())
-    note(f"{seconds / 60:g} minutes: {told}; all but training takes about {clock(rest)}")
+    note(f"minutes = {seconds / 60:g}: {told}; all but training takes about {clock(rest)}")
     return lengths
 
 

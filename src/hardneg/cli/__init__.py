@@ -152,7 +152,7 @@ def describe(fault: BaseException) -> tuple[list[str], int]:
     if isinstance(fault, (KeyboardInterrupt, typer.Abort)):
         return ["STOPPED: stopped by a signal; run the same command again to resume"], 75
     if isinstance(fault, ModuleNotFoundError) and fault.name and not fault.name.startswith("hardneg"):
-        fix = "run pip install -U hardneg, which installs what it needs"
+        fix = "install it; pip install -U hardneg installs all that hardneg itself needs"
         missing = SettingsError("PACKAGE_MISSING", f"the Python module {fault.name} is not installed", fix)
         return missing.lines, missing.status
     what = " ".join(f"{type(fault).__name__}: {fault}".split())
