@@ -9,8 +9,9 @@ import pytest
 import hardneg as hn
 from hardneg.api.inputs import holding
 from hardneg.errors import ArtifactError, BusyError, InputError, SettingsError
-from hardneg.negatives.pool import SOURCES, load_pool
+from hardneg.negatives.pool import SOURCES, load_pool, save_pool
 from hardneg.storage.artifacts import read_manifest
+from worlds.tiny_records import pool_of
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 # ---------------------------------------------------------------- mining
@@ -122,6 +123,13 @@ def test_drawn_queries_are_drawn_by_the_seed(world, tmp_path):
     ]
     assert ids[0] == ids[1] != ids[2]
     assert len(set(ids[0])) == 5
+
+
+def test_a_pool_without_queries_is_refused(world, tmp_path):
+    empty = pool_of([], collection=world[0].digest)
+    save_pool(empty, tmp_path / "pool", settings={}, inputs={})
+    with pytest.raises(SettingsError, match="NO_POOL: this pool has no query"):
+        hn.inspect(tmp_path / "pool", world[0])
 
 
 def test_unknown_queries_are_named(world, tmp_path):
@@ -305,6 +313,14 @@ def test_judgements_come_from_one_place(run_files, world):
             hn.evaluate(run_files / "one", **sources)
     with pytest.raises(SettingsError, match="ONE_RUN"):
         hn.compare([run_files / "one"], qrels=run_files / "qrels")
+
+
+def test_a_closed_searcher_says_so(world):
+    with hn.open_searcher(world[0], bm25=True) as searcher:
+        assert searcher.search("bade", 2)
+    for call in (lambda: searcher.search("bade"), lambda: searcher.run("dev")):
+        with pytest.raises(SettingsError, match="CLOSED: this searcher is closed; open another one"):
+            call()
 
 
 # ---------------------------------------------------------------- the caller's working directory and home folder

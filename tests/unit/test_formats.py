@@ -10,12 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+import hardneg as hn
+from hardneg.api.convert import convert
 from hardneg.data import importing
 from hardneg.data.collection import Collection
 from hardneg.data.formats import lines
 from hardneg.data.importing import import_collection, open_data
 from hardneg.errors import ArtifactError, InputError, ResourceError, SettingsError
 from hardneg.storage import artifacts
+from hardneg.storage.artifacts import publish
 
 CORPUS = [
     {"_id": "p1", "title": "A title", "text": 'a lone " quote'},
@@ -387,6 +390,44 @@ def test_what_is_no_collection_is_said(tmp_path):
         open_data(str(tmp_path / "nowhere"))
     with pytest.raises(InputError, match="UNKNOWN_FORMAT: the files here fit no known format"):
         open_data(str(tmp_path))
+
+
+OTHERS = {
+    "transformers": ["config.json", "model.safetensors", "tokenizer.json", "vocab.txt"],
+    "sentence-transformers": ["modules.json", "config_sentence_transformers.json"],
+}
+
+
+@pytest.mark.parametrize("files", OTHERS.values(), ids=OTHERS)
+def test_a_model_is_no_collection(files, tmp_path):
+    for name in files:
+        (tmp_path / name).write_text("{}")
+    for call in (open_data, hn.open_collection, lambda data: convert(data, tmp_path / "out")):
+        with pytest.raises(ArtifactError, match="WRONG_KIND: this is a model, not a collection"):
+            call(str(tmp_path))
+
+
+def test_what_else_training_writes_is_no_collection(tmp_path):
+    (tmp_path / "exp").mkdir()
+    (tmp_path / "exp/settings.json").write_text("{}")
+    (tmp_path / "exp/figures.csv").write_text("signal,pairs\n")
+    with publish(tmp_path / "pool", "negatives"):
+        pass
+    for name, said in (("exp", "an experiment"), ("pool", "a pool of negatives")):
+        for call in (hn.open_collection, lambda data: convert(data, tmp_path / "out")):
+            with pytest.raises(ArtifactError, match=f"WRONG_KIND: this is {said}, not a collection"):
+                call(str(tmp_path / name))
+
+
+def test_a_place_in_a_collection_is_refused(tmp_path):
+    folder, place = beir(tmp_path / "in"), tmp_path / "to/col"
+    convert(str(folder), place)
+    for inside in (place / "inside", place / "deep/er"):
+        for call in (convert, import_collection):
+            with pytest.raises(SettingsError, match=r"EXISTS: this place lies in a collection, .*col; give"):
+                call(str(folder), inside)
+    (tmp_path / "to/manifest.json").write_text("{}")  # as many programs have one
+    convert(str(folder), tmp_path / "to/other")
 
 
 def test_only_a_collection_is_replaced(tmp_path):

@@ -79,6 +79,9 @@ IDLE = [
     ("ance", {"stale": "stop"}, "stale = stop without max_staleness"),
     ("star", {"reinit_seed": 5}, "reinit_seed = 5 with reinit_layers = 0"),
     ("star", {"cache_tokens": 1024}, "cache_tokens = 1024 with gradient_cache = false"),
+    ("warmup", {"silent_seconds": 60.0}, "silent_seconds = 60.0 where one process does all the work"),
+    ("ance", {"silent_seconds": 60.0}, "silent_seconds = 60.0 where one process"),
+    ("ar2", {"silent_seconds": 60.0, "mode": "sync"}, "silent_seconds = 60.0 where one process"),
     ("ance-tele", {"first_queries": 4}, "first_queries = 4 with first = mined"),
     (
         "ance-tele",
@@ -122,6 +125,8 @@ def test_settings_with_an_effect_are_not():
     assert hn.settings_of("warmup", loss="hinge", margin=2.0)
     assert hn.settings_of("ance", mode="async", max_staleness=20_000, stale="stop")
     assert hn.settings_of("ance", margin=1.0, stale="wait")
+    assert hn.settings_of("ance", mode="async", silent_seconds=60.0)
+    assert hn.settings_of("ar2", mode="async-fixed", silent_seconds=60.0)
     assert hn.settings_of("ance-tele", first="in_batch", first_steps=4)
     assert hn.settings_of("ance-tele", passages_reference=[4], passages_paper=[4])
     assert hn.settings_of("warmup", mixtures=["bm25", "in_batch"], negatives=[3], mask_known_positives=False)

@@ -95,6 +95,19 @@ def test_a_length_that_the_model_has_no_positions_for_is_refused(world, tmp_path
     assert not (tmp_path / "pool").exists()
 
 
+def test_a_length_that_nobody_gave_is_told_with_the_family_that_means_it(world, tmp_path):
+    collection, model, _ = world
+    common = {"model": model, "prompts": "e5", "device": "cpu"}
+    said = "TOO_LONG: prompts = e5 means query_length = 512, the model takes 64 tokens; give query_length as well"
+    with pytest.raises(SettingsError, match=f"^{said}, at most 64$"):
+        hn.search_split(collection, tmp_path / "a.trec", **common)
+    with pytest.raises(SettingsError, match=f"^{said}"):
+        hn.train_star(collection, model, tmp_path / "exp", prompts="e5", device="cpu")
+    with pytest.raises(SettingsError, match=r"^TOO_LONG: passage_length = 65, the model takes 64 tokens; lower"):
+        hn.search_split(collection, tmp_path / "a.trec", **common, query_length=4, passage_length=65)
+    hn.search_split(collection, tmp_path / "a.trec", **common, **SHORT)
+
+
 def test_the_commands_take_lengths(hardneg, world, tmp_path):
     collection, model, short = world
     common = ("--data", collection.path, "--device", "cpu", "--cache", tmp_path / "cache")

@@ -89,6 +89,23 @@ def test_another_state_also_stays_under_its_own_name(seen, tmp_path):
     assert list(ranks_of(found)) == ["untrained", "last"]
 
 
+def test_of_another_state_only_what_a_kept_ranker_reranked_is_repeated_as_final(tmp_path):
+    def reranked(name, of, ranker=None):
+        return replace(measured(name), record=StateRecord(name, "reranked", of=of, ranker=ranker))
+
+    states = seen_of(
+        measured("untrained", "untrained", dev=0.6),
+        reranked("untrained/ranker-1", "untrained"),
+        measured("iteration-1", dev=0.5, place=tmp_path / "1"),
+        reranked("iteration-1/ranker", "iteration-1"),
+        measured("last", "last", dev=0.4, place=tmp_path / "last"),
+        reranked("untrained/ranker", "untrained", "ranker"),
+        reranked("last/ranker", "last", "ranker"),
+    )
+    for kept, more in (("untrained", ["final", "final/ranker"]), ("iteration-1", ["final"])):
+        assert list(with_final(states, "last", kept, None, Layout(tmp_path))) == [*states, *more]
+
+
 def test_a_state_that_is_kept_needs_no_second_look_at_its_negatives(seen, tmp_path):
     chosen = {**seen, "step-2": replace(seen["step-2"], informative=0.5)}
     found = with_final(chosen, "last", "step-2", measured("final"), Layout(tmp_path))

@@ -55,6 +55,22 @@ def hits(path):
 # ---------------------------------------------------------------- fusion
 
 
+def test_ids_that_the_collection_lacks_are_told_and_kept(searched, world, tmp_path, caplog):
+    strange = tmp_path / "strange.trec"
+    query = next(iter(hits(searched["dense", "dev"])))
+    more = f"{query} Q0 nowhere 60 -9 x\n{query} Q0 elsewhere 61 -10 x\nnobody Q0 nowhere 1 3 x\n"
+    strange.write_text(searched["dense", "dev"].read_text() + more)
+    hn.fuse([searched["bm25", "dev"], strange], tmp_path / "out.trec", data=world.collection)
+    assert caplog.messages == [
+        f"{strange}: 1 query id not in the collection, such as 'nobody'; kept in the fused run",
+        f"{strange}: 2 passage ids not in the collection, such as 'nowhere'; kept in the fused run",
+    ]
+    assert hits(tmp_path / "out.trec")["nobody"]
+    caplog.clear()
+    hn.fuse([searched["bm25", "dev"], searched["dense", "dev"]], tmp_path / "out.trec", data=world.collection)
+    assert not caplog.messages
+
+
 def test_a_split_that_chooses_no_run_is_refused(pair, tmp_path):
     for call in (
         lambda: hn.fuse(pair, tmp_path / "out.trec", split="dev"),

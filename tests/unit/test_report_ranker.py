@@ -11,8 +11,10 @@ from hardneg.cli.tables import short_table
 from hardneg.diagnostics.audit_page import audit_page
 from hardneg.report import side_by_side
 from hardneg.report.drawing import draw
+from hardneg.report.explorer import explorer_data
 from hardneg.report.figures import FIGURES
 from hardneg.report.make import so_far
+from hardneg.report.scripts import asset
 from hardneg.report.side_by_side import Several
 from hardneg.report.table import Table
 from worlds.tiny_world import COMMON, one_thread  # noqa: F401
@@ -127,6 +129,8 @@ def test_what_a_negative_is_counted_by_is_named(ar2, ranker, hardneg):
     assert "query rank 1, refresh 1," in hardneg("inspect", str(ar2))[1]
     assert ", episode 1," in hardneg("inspect", str(ranker))[1]
     assert ", refresh 1</p>" in audit_page(hn.audit(ar2, bm25=False, thresholds={"text": 0.0})).decode()
+    assert [explorer_data(opened_at(one))["counted"] for one in (ar2, ranker)] == ["refresh", "episode"]
+    assert "data.counted" in asset("explorer.js")
 
 
 def test_a_long_table_in_the_terminal_ends_with_the_final_model(ar2):

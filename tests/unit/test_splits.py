@@ -74,16 +74,20 @@ def test_not_more_training_queries_are_held_out_than_dev_is_to_have(tmp_path):
         (
             {"train": 1, "dev": 0, "dev.small": 1},
             {},
-            "dev 'dev.small' (20), for 'dev' has no judgements; test none, for there is no split 'test'",
+            "dev 'dev.small' (20), for 'dev' has no grade above 0; test none, for there is no split 'test'",
         ),
         ({"train": 1, "dev.small": 1}, {}, "dev 'dev.small' (20); test none"),
         ({"train": 1, "dev": 1, "dev.small": 1}, {}, "dev 'dev' (20)"),
-        ({"train": 1, "validation": 1, "test": 0}, {}, "dev 'validation' (20); test none, for 'test' has no judg"),
+        (
+            {"train": 1, "validation": 1, "test": 0},
+            {},
+            "dev 'validation' (20); test none, for 'test' has no gr",
+        ),
         ({"train": 1, "dev": 1}, {"dev": "none", "test": "none"}, "dev none; test none"),
         (
             {"train": 1, "dev": 0},
             {},
-            "'train' (18 queries); dev 2 training queries are held out, for 'dev' has no judgements (--dev none",
+            "'train' (18 queries); dev 2 training queries are held out, for 'dev' has no grade above 0 (--dev",
         ),
         (
             {"train": 1, "dev": 1},
@@ -121,7 +125,7 @@ def test_what_the_user_names_and_cannot_be_measured_is_a_fault_that_names_what_c
 def test_what_measures_go_by_decides(tmp_path):
     made = collection(tmp_path / "c", {"train": True, "dev": True, "test": False}, answers=["train", "test"])
     judged, answered = choose_splits(made), choose_splits(made, basis=BY_ANSWERS)
-    assert "dev 'dev' (20); test none, for 'test' has no judgements" in judged.chosen
+    assert "dev 'dev' (20); test none, for 'test' has no grade above 0" in judged.chosen
     assert "held out, for 'dev' has no answers (--dev none to keep them); test 'test' (20)" in answered.chosen
 
 

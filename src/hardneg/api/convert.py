@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hardneg.api.external import keep_given
-from hardneg.api.inputs import Place, check_new
+from hardneg.api.inputs import Place, check_new, check_no_experiment
 from hardneg.data.importing import find_source, import_collection
 from hardneg.errors import InputError, SettingsError
 from hardneg.process.progress import note
@@ -27,6 +27,7 @@ def convert(
     The collection's place, digest and counts; for a pool, also its place and number of negatives.
     """
     check_new(Path(to))
+    check_no_experiment(source)
     found = find_source(source, format)
     if negatives is not None:
         check_new(Path(negatives))

@@ -14,7 +14,7 @@ from hardneg.arguments import LARGEST, brief, checked
 from hardneg.config import nearest
 from hardneg.data.collection import Collection
 from hardneg.data.formats.tables import suffix_of
-from hardneg.data.importing import open_data
+from hardneg.data.importing import no_collection, open_data
 from hardneg.data.judgements import Judgements, read_judgements
 from hardneg.data.training_data import TrainingData, amended
 from hardneg.errors import ArtifactError, Faults, HardnegError, InputError, SettingsError
@@ -29,6 +29,7 @@ from hardneg.storage.artifacts import (
     MANIFEST,
     SettingsClash,
     cache_root,
+    check_outside,
     check_writable,
     is_published,
     kind_named,
@@ -189,7 +190,14 @@ def collection_of(data: Data, cache: Place | None = None) -> Collection:
     """Open the collection that ``data`` means; data in a foreign convention are imported into the cache."""
     if isinstance(data, Collection):
         return data
+    check_no_experiment(data)
     return open_data(str(data), cache=None if cache is None else Path(cache))
+
+
+def check_no_experiment(data: Place) -> None:
+    """Refuse an experiment as data: its folder has files that look like tables of texts."""
+    if is_experiment(layout := Layout(Path(data))):
+        raise no_collection("an experiment", layout.path)
 
 
 def judgements_of(place: Place | None, collection: Collection) -> Judgements | None:
@@ -323,10 +331,11 @@ def check_text(text: str) -> None:
 
 
 def check_new(out: Path) -> None:
-    """Refuse a place where something stands already, which would be lost."""
+    """Refuse a place where something stands already, which would be lost, or that lies in what hardneg wrote."""
     if os.path.lexists(out):
         raise SettingsClash(out)
     check_folder(out)
+    check_outside(out)
 
 
 def check_free(experiment: Path) -> None:

@@ -58,7 +58,7 @@ def inspect(
     Raises
     ------
     SettingsError : ``data`` is not given, and the stored place of the collection is unknown or empty; a query is
-        named, and random ones are asked for too.
+        named, and random ones are asked for too; the pool has no query.
     ArtifactError : the pool is damaged or was mined from another collection.
     InputError : the pool has no such query.
     """
@@ -70,6 +70,9 @@ def inspect(
     place = last_pool(Path(path))
     collection = collection_within(place) if data is None else collection_of(data, cache)
     pool = load_pool(place, n_passages=collection.n_passages, collection=collection.digest)
+    if not len(pool):
+        what = "this pool has no query: nothing was mined for it, as in an episode of in-batch negatives"
+        raise SettingsError("NO_POOL", what, "mine one with the trained model: hardneg mine", path=place)
     drawn = permutation(key(seed, "inspect"), len(pool))[: random or 1]
     chosen = drawn if query_id is None else position_of(query_id, pool, collection)
     return [inspection(collection, pool, int(i)) for i in chosen]

@@ -36,9 +36,10 @@ from hardneg.evaluation.answers import evaluate_with_answers
 from hardneg.evaluation.measures import Evaluation, Measure, parse_measures
 from hardneg.models.source import ModelSource
 from hardneg.process.progress import track
-from hardneg.records import Int32, Run, spans
+from hardneg.records import Int32, Run, distinct, spans
 from hardneg.search.fusion import Fusion, Method, Normalisation, Tuned, check_weights, of_queries, tune_weights
 from hardneg.search.fusion import fuse as fuse_runs
+from hardneg.shown import counted
 
 if TYPE_CHECKING:
     from hardneg.search.rerank import PairScorer
@@ -216,7 +217,22 @@ def open_ranked(
     else:
         spaces = collection.query_ids, collection.passage_ids
         runs, queries, passages = read_runs(places, *spaces, collection=collection.digest)
+        for number, (place, run) in enumerate(zip(given, runs, strict=True), 1):
+            warn_of_unknown(named(place, number), run, collection, queries, passages)
     return runs, queries, passages, passages.id_rank
+
+
+def warn_of_unknown(name: str, run: Run, collection: Collection, queries: IdSpace, passages: IdSpace) -> None:
+    """Warn of ids in a run that the collection does not have; they stay in the fused run."""
+    for kind, rows, size, space in (
+        ("query", run.query_rows, collection.n_queries, queries),
+        ("passage", run.passage_rows, collection.n_passages, passages),
+    ):
+        strange = distinct(rows[rows >= size])
+        if len(strange):
+            found, first = counted(len(strange), f"{kind} id"), space.take(strange[:1])[0]
+            what = "%s: %s not in the collection, such as %.80r; kept in the fused run"
+            log.warning(what, name, found, first)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,7 @@ from hardneg.api.search import SearcherOptions, check_reranking, hits_of, rerank
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import named_split
+from hardneg.errors import SettingsError
 from hardneg.search.runs import OpenRetriever
 
 
@@ -27,6 +28,7 @@ class Searcher:
 
     def __init__(self, collection: Collection, retriever: OpenRetriever, name: str) -> None:
         self.collection, self.retriever, self.name = collection, retriever, name
+        self.is_closed = False
 
     def __repr__(self) -> str:
         return f"Searcher of {self.name} over {self.collection.n_passages:,} passages"
@@ -46,8 +48,9 @@ class Searcher:
 
         Raises
         ------
-        SettingsError : a text is blank.
+        SettingsError : a text is blank; the searcher is closed.
         """
+        self._check_open()
         at_least("k", k)
         texts = [queries] if isinstance(queries, str) else list(queries)
         if not texts:
@@ -64,17 +67,23 @@ class Searcher:
 
         Raises
         ------
-        SettingsError : there is no such split.
+        SettingsError : there is no such split; the searcher is closed.
         """
+        self._check_open()
         at_least("k", k)
         rows = named_split(self.collection, split, "split").query_rows
         run = self.retriever.search_queries(rows, k)
         return by_ids(run, self.collection.query_ids, self.collection.passage_ids)
 
     def close(self) -> None:
-        """Let go of vectors and weights."""
+        """Let go of vectors and weights; nothing can be searched afterwards."""
+        self.is_closed = True
         for one in (self.retriever, getattr(self.retriever, "first", None)):
             getattr(one, "close", lambda: None)()
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise SettingsError("CLOSED", "this searcher is closed", "open another one by hn.open_searcher")
 
     def __enter__(self) -> Searcher:
         return self

@@ -19,9 +19,18 @@ from hardneg.data.formats.lines import PACKED, UNPACK, packed
 from hardneg.data.formats.tables import SUFFIXES, columns_of, suffix_of
 from hardneg.data.languages import language_named
 from hardneg.data.record_source import Source
-from hardneg.errors import InputError, SettingsError
+from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.process.progress import wait_for_another
-from hardneg.storage.artifacts import MANIFEST, SettingsClash, cache_root, check_writable, is_published
+from hardneg.storage.artifacts import (
+    MANIFEST,
+    SettingsClash,
+    cache_root,
+    check_outside,
+    check_writable,
+    is_published,
+    kind_named,
+    read_manifest,
+)
 from hardneg.storage.lease import holding, made_once
 
 FOLDERS: Mapping[str, Callable[[Path], Source]] = {
@@ -61,6 +70,9 @@ LATER_SIGNS: Sequence[tuple[str, tuple[set[str], str]]] = (
     ("tevatron", (set(), r"(?!queries\.|corpus\.).*\.jsonl")),
     ("dpr", (set(), r".*\.json")),
 )
+# The endings of files with weights, and a tokenizer's files: beside config.json they tell a model.
+WEIGHTS = (".safetensors", ".bin", ".onnx", ".safetensors.index.json")
+TOKENIZERS = frozenset({"tokenizer.json", "tokenizer_config.json", "vocab.txt"})
 # The files of each convention: the name that a message shows, and the pattern of real names.
 PARTS: Mapping[str, Sequence[tuple[str, str]]] = {
     "beir": [
@@ -119,6 +131,7 @@ def import_collection(
     if to.exists() and not (replace and is_published(to, KIND)):
         raise SettingsClash(to)
     check_writable(to)
+    check_outside(to)
     if isinstance(source, str):
         source = find_source(source, format)
     if language is not None:
@@ -165,12 +178,23 @@ def detect(data: str) -> str:
     if place.is_file():
         return of_columns([place]) or unknown_file(place)
     if (place / MANIFEST).is_file():
+        if (kind := read_manifest(place).kind) != KIND:
+            raise no_collection(kind_named(kind), place)
         raise SettingsError("CANONICAL", "this is a collection already", "use it as it is", path=place)
     names = {path.name.removesuffix(".gz") for path in place.iterdir()}
+    if is_model(names):
+        raise no_collection("a model", place)
     found = by_names(names, SIGNS) or of_columns(pairs.table_files(place)) or by_names(names, LATER_SIGNS)
     if found is None:
         raise unknown_folder(place, names)
     return found
+
+
+def is_model(names: Set[str]) -> bool:
+    """Whether a folder with these files holds a model in the form of transformers or sentence-transformers."""
+    return "modules.json" in names or (
+        "config.json" in names and any(name.endswith(WEIGHTS) or name in TOKENIZERS for name in names)
+    )
 
 
 def by_names(names: Set[str], signs: Sequence[tuple[str, tuple[set[str], str]]]) -> str | None:
@@ -221,6 +245,12 @@ def existing_place(data: str, *, file: bool) -> Path:
         what, fix = "this is no file but a stream, and data are read several times", "write them to a file"
         raise InputError("NOT_FOUND", what, fix, path=place)
     raise InputError("NOT_FOUND", f"no such folder{' or file' * file}", "check the path", path=place)
+
+
+def no_collection(found: str, path: Path) -> ArtifactError:
+    """The fault of something else that is given as a collection; ``found`` says what it is."""
+    fix = "give the folder or file of the texts, or a collection"
+    return ArtifactError("WRONG_KIND", f"this is {found}, not a collection", fix, path=path)
 
 
 def unknown_file(path: Path) -> NoReturn:

@@ -158,7 +158,7 @@ class Splits:
     ----------
     dev : a split's name. ``auto``: the first of ``DEV_NAMES`` that has judgements; if there is none, a tenth of
         the training queries is held out, at most 500 (or the setting ``dev_queries``). ``none``: no dev split.
-    test : a name, or ``none``; the default is left out where it is absent or has no judgements.
+    test : a name, or ``none``; the default is left out where it is absent or has no relevant passage.
     """
 
     train: str = "train"
@@ -333,17 +333,17 @@ def measurable_split(collection: Collection, name: str, use: str, basis: frozens
     qrels = named_split(collection, name, f"--{use}")
     missing = missing_in(collection, qrels, basis)
     what = f"split '{name}' has {len(qrels):,} queries and no {missing} to measure by"
-    if missing == "judgements":
-        raise InputError("NO_RELEVANT", what, others(collection, use, basis))
     if missing == "answers":
         raise InputError("NO_ANSWERS", what, others(collection, use, basis))
+    if missing:
+        raise InputError("NO_RELEVANT", what, others(collection, use, basis))
     return qrels
 
 
 def missing_in(collection: Collection, qrels: Qrels, basis: frozenset[Basis]) -> str:
-    """Which part of ``basis`` a split lacks: "judgements", "answers" or nothing ("")."""
+    """What a split lacks of ``basis``: "judgements", "grade above 0", "answers" or nothing ("")."""
     if "qrels" in basis and not (qrels.grades > 0).any():
-        return "judgements"
+        return "grade above 0" if len(qrels.grades) else "judgements"
     if "answers" in basis and not has_answer(collection, qrels).any():
         return "answers"
     return ""

@@ -77,8 +77,9 @@ def with_final(
 ) -> dict[str, Measured]:
     """All that was measured, with the state that is kept as ``final`` at the end, and the records settled.
 
-    If the state after the last step is kept, it is renamed, and so are its indexed forms. If another state is
-    kept, it appears twice: as ``final``, and under its own name.
+    If the state after the last step is kept, it is renamed, and so are its indexed and re-ranked forms. If another
+    state is kept, it appears twice: as ``final``, and under its own name. So do its forms, except those that a
+    ranker re-ranked which is not kept, such as the one after an iteration: nobody can use these beside the model.
 
     Parameters
     ----------
@@ -91,6 +92,9 @@ def with_final(
     old = last if chosen == LAST else chosen
     names = {name: FINAL + name.removeprefix(old) for name, one in seen.items() if old in (name, one.record.of)}
     model = layout.relative(layout.model)
+    if chosen != LAST:
+        gone = {name for name in names if seen[name].record.kind == "reranked" and not seen[name].record.ranker}
+        names = {name: new for name, new in names.items() if name not in gone}
     found = {name: one for name, one in seen.items() if chosen != LAST or name not in names}
     for name, new in names.items():
         record = seen[name].record

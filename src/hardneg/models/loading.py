@@ -100,34 +100,42 @@ class PretrainedModel:
     Attributes
     ----------
     parts : one part for both sides, or the part of the queries and that of the passages.
-    told : settings of its record, which override those of its folders.
+    told : settings of its record, which override those of its folders and of the family.
     device : where it is to compute.
+    prompts : the family that its record names; None: none.
     """
 
     parts: list[Part]
     told: Mapping[str, Any]
     device: str
+    prompts: str | None = None
 
     @property
     def tied(self) -> bool:
         """Whether one tower encodes both sides."""
         return len(self.parts) == 1
 
-    def settings(self, **overrides: Any) -> EncoderSettings:
+    def settings(self, *, family: str | None = None, **overrides: Any) -> EncoderSettings:
         """The settings of its folders, overridden by those of its record, and these by ``overrides``.
+
+        Parameters
+        ----------
+        family : whose prompts and lengths override those of the folders; None: that of its record, if any.
 
         Raises
         ------
         SettingsError : its towers do not agree (``TOWERS_DIFFER``), or a length is too long for it (``TOO_LONG``).
         """
-        told = {**self.told, **overrides}
+        family = self.prompts if family is None else family
+        given = {**self.told, **overrides}
+        told = family_of(family) | given
         settings = replace(_merged(self.parts, told), **told)
-        _check_lengths(self.parts, settings)
+        _check_lengths(self.parts, settings, family, given)
         return settings
 
-    def encoder(self, **overrides: Any) -> BiEncoder:
+    def encoder(self, *, family: str | None = None, **overrides: Any) -> BiEncoder:
         """The encoder with these :meth:`settings`. It uses the parts themselves, so a model gives one encoder."""
-        settings = self.settings(**overrides)
+        settings = self.settings(family=family, **overrides)
         for part in self.parts:
             _fit_head(part.tower, settings)
         return BiEncoder(settings, *(part.tower for part in self.parts)).to(self.device).eval()
@@ -137,12 +145,12 @@ def read_model(source: ModelSource, *, recalled: Path | None = None) -> Pretrain
     """Read the bi-encoder of a record; ``recalled`` and the faults are those of :func:`open_encoder`."""
     device = source.device_here
     allow_code(*source.allow_code)
-    told = family_of(source.prompts) | source.lengths
     folders = [locate(place, source) for place in source.places]
     if len(folders) == 1 and (folders[0] / SETTINGS).is_file() and (folders[0] / QUERY).is_dir():
         _verify(folders[0])
         folders = [folders[0] / QUERY, folders[0] / PASSAGE]
-    return PretrainedModel([_read(folder, source, recalled) for folder in folders], told, device)
+    parts = [_read(folder, source, recalled) for folder in folders]
+    return PretrainedModel(parts, source.lengths, device, source.prompts)
 
 
 def family_of(prompts: str | None) -> dict[str, Any]:
@@ -273,11 +281,17 @@ def _check_names(overrides: Mapping[str, Any]) -> None:
             )
 
 
-def _check_lengths(parts: list[Part], settings: EncoderSettings) -> None:
+def _check_lengths(
+    parts: list[Part], settings: EncoderSettings, family: str | None, given: Mapping[str, Any]
+) -> None:
+    """Refuse lengths beyond the model's; the fault says which of them a family brought, and which were given."""
     sides = (("query_length", parts[0]), ("search_query_length", parts[0]), ("passage_length", parts[-1]))
     for name, part in sides:
         if (length := getattr(settings, name) or 0) > (limit := part.tower.longest):
-            raise SettingsError("TOO_LONG", f"{name} = {length}, the model takes {limit} tokens", "lower it")
+            what, fix = f"{name} = {length}, the model takes {limit} tokens", "lower it"
+            if family is not None and name not in given:
+                what, fix = f"prompts = {family} means {what}", f"give {name} as well, at most {limit}"
+            raise SettingsError("TOO_LONG", what, fix)
 
 
 def _check_case(tower: Tower, said: SentenceFolder, folder: Path) -> None:

@@ -155,6 +155,8 @@ class TrainingSettings(Settings):
             self.check_idle("with gradient_cache = false, which has no chunks", "cache_tokens")
         if not self.reinit_layers:
             self.check_idle("with reinit_layers = 0, so that no layer begins anew", "reinit_seed")
+        if not self.roles:
+            self.check_idle("where one process does all the work, and none waits for another", "silent_seconds")
         if self.tensorboard and importlib.util.find_spec("tensorboard") is None:
             what = "tensorboard = true, and the package tensorboard is not installed"
             raise SettingsError("PACKAGE_MISSING", what, "pip install 'hardneg[tensorboard]'")

@@ -7,7 +7,7 @@ import dataclasses
 from hardneg.errors import SettingsError
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.encoder_settings import EncoderSettings
-from hardneg.models.loading import PretrainedModel, family_of, open_encoder, read_model
+from hardneg.models.loading import PretrainedModel, open_encoder, read_model
 from hardneg.models.reinit import reinitialize
 from hardneg.models.source import ModelSource
 from hardneg.recipes.settings import TrainingSettings
@@ -29,7 +29,7 @@ def as_trained(model: PretrainedModel, settings: TrainingSettings) -> BiEncoder:
     if settings.towers == "tied" and not model.tied:
         what = "towers = tied, and there are two models"
         raise SettingsError("TWO_MODELS", what, "give one, or towers = untied")
-    encoder = model.encoder(**family_of(settings.prompts) | settings.encoder_overrides)
+    encoder = model.encoder(family=settings.prompts, **settings.encoder_overrides)
     if settings.towers == "untied":
         encoder = encoder.untied().eval()
     sides: tuple[Side, ...] = ("query",) if encoder.tied else ("query", "passage")
@@ -44,7 +44,7 @@ def settings_of(model: PretrainedModel, prompts: str | None = None) -> EncoderSe
     The result is None if the settings of two towers differ, or if the family's texts are too long for the model.
     """
     try:
-        return model.settings(**family_of(prompts))
+        return model.settings(family=prompts)
     except SettingsError as fault:
         if fault.code in ("TOWERS_DIFFER", "TOO_LONG"):
             return None

@@ -17,7 +17,7 @@ import numpy as np
 from hardneg import keyed_random
 from hardneg.experiment.names import FINAL, shown
 from hardneg.negatives.facts import entries_of
-from hardneg.negatives.pool import NegativePool
+from hardneg.negatives.pool import NegativePool, counted_by
 from hardneg.records import Positives, Run
 from hardneg.report.facts_queries import change_of, moved_of
 from hardneg.report.measured import training_ranks
@@ -67,10 +67,10 @@ def explorer_data(opened: Opened, suspected: Sequence[int] = ()) -> dict[str, An
 
     Returns
     -------
-    ``states``: names by split; ``passages``: id, title and text of each; ``queries``: ``id``, ``text``, ``split``,
-    ``tags``, ``moves`` (the rank of the best positive by state, 0: not found), ``positives`` and ``negatives``. A
-    positive is a list of its place among ``passages`` and its ranks by state; a negative also has its source,
-    episode, rank and score when it was mined.
+    ``states``: names by split; ``counted``: what a negative's ``episode`` counts; ``passages``: id, title and text
+    of each; ``queries``: ``id``, ``text``, ``split``, ``tags``, ``moves`` (the rank of the best positive by state,
+    0: not found), ``positives`` and ``negatives``. A positive is a list of its place among ``passages`` and its
+    ranks by state; a negative also has its source, episode, rank and score when it was mined.
 
     Raises
     ------
@@ -93,7 +93,9 @@ def explorer_data(opened: Opened, suspected: Sequence[int] = ()) -> dict[str, An
             queries.append(one)
     if not queries:
         raise NotRecorded("No query has runs to look into.")
-    return {"states": names, "passages": passages.found, "queries": queries}
+    units = {counted_by(place) for place in opened.layout.pools()}
+    counted = "refresh" if "refresh" in units else "episode"
+    return {"states": names, "counted": counted, "passages": passages.found, "queries": queries}
 
 
 def size_of(part: Any) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from hardneg.errors import ArtifactError
+from hardneg.errors import ArtifactError, HardnegError, SettingsError
 from hardneg.storage import disk
 from hardneg.storage.digests import cache_root, cached_digest, canonical_json, digest_file, digest_json
 from hardneg.storage.disk import TEMPORARY, check_writable, publish_file, remove, write_json
@@ -45,6 +45,7 @@ __all__ = [
     "cached_digest",
     "canonical_json",
     "check_files",
+    "check_outside",
     "check_version",
     "check_writable",
     "digest_file",
@@ -92,6 +93,18 @@ NAMES_OF_KINDS = {
 def kind_named(kind: str) -> str:
     """The kind of an artefact as a sentence names one: ``a collection``, ``an index``."""
     return NAMES_OF_KINDS.get(kind, f"a {kind}")
+
+
+def check_outside(path: Path) -> None:
+    """Refuse a place within an artefact: what stood there would be deleted together with it."""
+    for folder in path.absolute().parents:
+        try:
+            kind = read_manifest(folder).kind if is_published(folder) else ""
+        except HardnegError:  # a manifest of something else, which many programs write under this name
+            continue
+        if kind:
+            what = f"this place lies in {kind_named(kind)}, {folder}"
+            raise SettingsError("EXISTS", what, "give a path outside of it", path=path)
 
 
 def open_artifact(path: Path, kind: str) -> Manifest:

@@ -67,7 +67,7 @@
     const table = document.createElement("table");
     table.createCaption().textContent = "Positives and negatives; the last columns are ranks in each state";
     const line = table.createTHead().insertRow();
-    for (const name of ["", "passage", "episode", "rank mined", "score", ...states]) {
+    for (const name of ["", "passage", data.counted, "rank mined", "score", ...states]) {
       const cell = make("th", name);
       cell.scope = "col";
       line.append(cell);
