@@ -175,6 +175,20 @@ def test_advice_follows_from_the_results():
 
 
 @pytest.mark.parametrize(
+    ("began", "last", "told"), [(0.4, 0.5, True), (0.4, 0.3, False), (0.61, 0.5, False), (None, 0.5, False)]
+)
+def test_what_the_settings_cost_before_training_is_not_blamed_on_training(began, last, told):
+    kept = {"state": "untrained", "measure": "RR@10", "of": {"untrained": 0.6, "last": last}}
+    dev = {} if began is None else {"untrained-as-trained": {"RR@10": began}}
+    found = verdict(results(comparison(0.0, 1.0), kept=kept, dev=dev)).advice
+    said = (
+        "on dev, these settings alone took RR@10 from 0.600 to 0.400, and training then raised it to 0.500 only."
+    )
+    assert (said in found[0]) == told
+    assert ("training did not help" in found[0]) != told
+
+
+@pytest.mark.parametrize(
     ("recipe", "changes", "worst", "expected"),
     [
         ("ance-tele", {}, 0, False),  # the first episode has no pool before it
@@ -767,6 +781,21 @@ def test_the_command_line_makes_the_report(report, trained, capsys):
     out = capsys.readouterr().out
     assert report.verdict.sentence in out
     assert str(trained / "report.html") in out
+
+
+@pytest.mark.parametrize(
+    ("kept", "names", "expected"),
+    [
+        ("untrained", ["untrained", "last", "final"], "last"),
+        ("step-4", ["untrained", "last", "final"], "final"),
+        ("last", ["untrained", "final"], "final"),
+        ("untrained", ["untrained", "step-4"], "step-4"),
+    ],
+)
+def test_a_kept_untrained_model_is_not_compared_with_itself(tmp_path, kept, names, expected):
+    one = Opened(Layout(tmp_path), None)
+    one.__dict__["results"] = {"kept": {"state": kept}}
+    assert one.ended(names) == expected
 
 
 # ---------------------------------------------------------------- the explorer

@@ -78,6 +78,8 @@ def test_every_figure_of_two_models_has_facts(ar2):
     grid = drawn["pipeline"].table.where(split="test", retriever="after training").records()[0]
     assert grid["then the last ranker"] == told["test"]["final/ranker"]["RR@10"]
     entropy = drawn["entropy"].table.where(split="test").records()
+    assert list(dict.fromkeys(drawn["entropy"].table.column("split"))) == ["test", "dev"]  # as in other charts
+    assert "[0, 1, 2]" in json.dumps(drawn["iterations"].spec)  # the ticks: no half iterations
     assert {row["state"]: row["entropy"] for row in entropy}["final"] == told["entropy"]["test"]["final"]
     pools = ["episode 1 version 0", "episode 1 version 1"]
     assert list(opened.pools) == pools

@@ -2,6 +2,7 @@
 
 import json
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from hardneg.diagnostics.results import draw_curve, is_measured, write_runs
 from hardneg.diagnostics.seeds import pool_seeds, spread
 from hardneg.diagnostics.summary import compare_states, ranks_of, summarize
 from hardneg.evaluation.measures import Evaluation, parse_measures
+from hardneg.evaluation.significance import holm
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.states import StateRecord
 from worlds.tiny_records import run_of
@@ -83,6 +85,21 @@ def test_results_hold_every_state_the_tests_and_forgetting(seen):
     assert results["comparisons"][0]["difference"] == 0.25
     assert results["comparisons"][2]["difference"] == 0.5
     json.dumps(results, allow_nan=False)
+
+
+def test_a_copy_of_the_untrained_model_is_not_tested_against_it():
+    """Tests of a model against itself made the corrected p of the others twice as large."""
+    values = {name: np.arange(12) / scale for name, scale in (("RR@10", 12), ("R@1", 24))}
+    ours = Evaluation(np.arange(12, dtype=np.int32), values, 0, 0)
+    other = replace(ours, values={name: one * 0.5 for name, one in values.items()})
+    by_name = {"final": ours, "untrained": ours, "bm25": other}
+    rows = compare_states(by_name, [("final", "untrained"), ("final", "bm25")], seed=0)
+    assert [row["p_holm"] for row in rows[:2]] == [1.0, 1.0]
+    assert [row["p_holm"] for row in rows[2:]] == pytest.approx(holm([row["p"] for row in rows[2:]]))
+    assert rows[2]["p_holm"] < 4 * rows[2]["p"]
+    changed = by_name | {"untrained": replace(ours, values=values | {"R@1": other.values["R@1"]})}
+    rows = compare_states(changed, [("final", "untrained"), ("final", "bm25")], seed=0)
+    assert [row["p_holm"] for row in rows] == pytest.approx(holm([row["p"] for row in rows]))
 
 
 def test_a_query_is_forgotten_when_its_positive_fell(seen):

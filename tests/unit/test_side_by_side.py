@@ -39,6 +39,13 @@ def test_a_verdict_says_which_experiments_are_not_finished(tmp_path):
     assert last == "b is not finished: the state that it measured last stands for it."
 
 
+def test_a_verdict_says_which_experiments_kept_the_untrained_model(tmp_path):
+    one, other = opened(tmp_path / "a", 0.25, "x"), opened(tmp_path / "b", 0.5, "x")
+    other.results["kept"] = {"state": "untrained"}
+    last = verdict_of(Several([one, other])).details[-1]
+    assert last == "b kept the untrained model, because no state of its training was better on dev."
+
+
 def test_a_drawn_dev_is_compared_on_the_queries_of_the_smaller_draw(tmp_path):
     def with_dev(name, rows, values, most):
         one = opened(tmp_path / name, 0.5, "x")

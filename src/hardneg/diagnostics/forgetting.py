@@ -45,7 +45,7 @@ def learned_share(before: Float64, after: Float64) -> float:
 def forgetting(ranks: Mapping[str, Float64], *, first: int = 1) -> list[dict[str, Any]]:
     """The shares of training queries forgotten and learned from each state of the model to the next.
 
-    A query is forgotten if its MRR@100 fell below that of the state before (ANCE-Tele, Fig. 4). The first episode,
+    A query is forgotten if its RR@100 fell below that of the state before (ANCE-Tele, Fig. 4). The first episode,
     whose number is ``first``, is compared with the pretrained model.
 
     Parameters

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from hardneg.diagnostics.forgetting import forgetting
 from hardneg.diagnostics.measured import Measured
 from hardneg.evaluation.measures import Evaluation, Measure
@@ -87,11 +89,14 @@ def compare_states(
 ) -> list[dict[str, Any]]:
     """Paired tests of state pairs (a, b) for every measure; ``difference`` is a - b.
 
-    ``p`` is that of the two-sided randomisation test, ``p_holm`` corrected over all rows, and ``interval`` the
-    95 % bootstrap interval of the difference over queries.
+    ``p`` is that of the two-sided randomisation test, and ``interval`` the 95 % bootstrap interval of the
+    difference over queries. ``p_holm`` is corrected over all rows, except those of a state and its copy, such as
+    the untrained model where it was kept: there is nothing to test.
     """
     rows: list[dict[str, Any]] = []
+    tested: list[dict[str, Any]] = []
     for a, b in pairs:
+        copied = all(np.array_equal(evaluations[a].of(m), evaluations[b].of(m)) for m in evaluations[a].values)
         for measure in evaluations[a].values:
             x, y = evaluations[a].of(measure), evaluations[b].of(measure)
             low, high = bootstrap_interval(x - y, seed=seed)
@@ -103,8 +108,10 @@ def compare_states(
                     "difference": float((x - y).mean()),
                     "interval": [low, high],
                     "p": randomization_test(x, y, permutations=permutations, seed=seed),
+                    "p_holm": 1.0,
                 }
             )
-    for row, corrected in zip(rows, holm([row["p"] for row in rows]), strict=True):
+            tested += [] if copied else rows[-1:]
+    for row, corrected in zip(tested, holm([row["p"] for row in tested]), strict=True):
         row["p_holm"] = float(corrected)
     return rows

@@ -66,7 +66,7 @@ def errors_distribution_table(opened: Opened) -> Table:
     found = _errors(opened)
     split = next(iter(found))[0]
     names = [name for of, name in found if of == split and name != UNTRAINED]
-    after = FINAL if FINAL in names else (names or [FINAL])[-1]
+    after = opened.ended(names or [FINAL])
     rows = [
         {
             "state": shown(name),

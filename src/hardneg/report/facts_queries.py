@@ -21,7 +21,7 @@ from hardneg.diagnostics.breakdown import (
     source_counts,
 )
 from hardneg.evaluation.measures import first_relevant_rank
-from hardneg.experiment.names import FINAL, UNTRAINED
+from hardneg.experiment.names import UNTRAINED
 from hardneg.records import Positives
 from hardneg.report.facts_forgetting import ranks_of
 from hardneg.report.measured import evaluations
@@ -44,7 +44,7 @@ class Change:
         if len(names) < 2:
             raise NotRecorded("Two measured states of the model are needed to compare.")
         self.first = UNTRAINED if UNTRAINED in names else names[0]
-        self.last = FINAL if FINAL in names else names[-1]
+        self.last = opened.ended(names)
         one, other = found[self.first][self.split], found[self.last][self.split]
         self.measure = next(iter(one.values))
         both = ~(np.isnan(one.values[self.measure]) | np.isnan(other.values[self.measure]))

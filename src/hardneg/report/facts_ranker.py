@@ -27,6 +27,7 @@ SERIES = (
     "the ranker on the retriever's hits then",
     "the ranker on the first retriever's hits",
 )
+SPLITS = ("test", "dev")
 PARTS = ("adversarial", "distillation", "entropy")
 
 
@@ -109,8 +110,8 @@ def entropy_table(opened: Opened) -> Table:
     order = {state.name: at for at, state in enumerate(opened.states)}
     rows = [
         {"split": split, "state": shown(name), "entropy": value}
-        for split, values in found.items()
-        for name, value in sorted(values.items(), key=lambda pair: order.get(pair[0], len(order)))
+        for split in SPLITS  # in this order, so that a split has the same colour in all charts
+        for name, value in sorted(found.get(split, {}).items(), key=lambda pair: order.get(pair[0], len(order)))
     ]
     if not rows:
         raise NotRecorded("The entropy of the retriever was not kept.")

@@ -146,7 +146,7 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "forgetting",
         "Forgetting",
         "Forgotten and learned",
-        "Training queries whose MRR@100 fell, or rose, from one state to the next (ANCE-Tele, Figure 4).",
+        "Training queries whose RR@100 fell, or rose, from one state to the next (ANCE-Tele, Figure 4).",
         forgetting.forgetting_table,
         charts.forgetting_chart,
     ),
@@ -372,8 +372,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "breakdown",
         "Where it got better or worse",
         "By properties of the query",
-        "The mean change from the untrained to the final model (while training runs: to the last one that was"
-        " measured), with two standard errors to either side. Where"
+        "The mean change from the untrained to the final model (while training runs, or where the untrained model"
+        " was kept: to the last one that was measured), with two standard errors to either side. Where"
         " ids begin with the name of a part, such as `numpy` of `numpy.sum`, the parts stand apart: those of the"
         " first positive, and those of the queries' own ids.",
         queries.breakdown_table,
@@ -392,7 +392,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "best_queries",
         "Queries",
         "Queries that rose most",
-        "Ranks are of the best positive.",
+        "From the untrained to the final model, or to the last one where the untrained model was kept. Ranks are"
+        " of the best positive.",
         queries.best_table,
         texts=("text", "positive"),
     ),
@@ -400,7 +401,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "worst_queries",
         "Queries",
         "Queries that fell most",
-        "Ranks are of the best positive.",
+        "From the untrained to the final model, or to the last one where the untrained model was kept. Ranks are"
+        " of the best positive.",
         queries.worst_table,
         texts=("text", "positive"),
     ),

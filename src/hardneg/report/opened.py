@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,7 @@ from hardneg.errors import ArtifactError, HardnegError
 from hardneg.experiment.folder import FORMAT, executed_by, read_settings
 from hardneg.experiment.layout import Layout, run_of
 from hardneg.experiment.metrics import rows_of
-from hardneg.experiment.names import few_of_dev
+from hardneg.experiment.names import FINAL, LAST, UNTRAINED, few_of_dev
 from hardneg.experiment.results_manifest import check_seal
 from hardneg.experiment.so_far import states_so_far
 from hardneg.experiment.states import StateRecord, read_states, without_copy
@@ -122,6 +122,16 @@ class Opened:
     def finished(self) -> bool:
         """Whether the experiment has results."""
         return bool(self.results)
+
+    def ended(self, names: Sequence[str]) -> str:
+        """The one of these states that is compared with the untrained model: the final one, or the last of them.
+
+        Where the untrained model was kept, the final one is a copy of it, and the state after the last step stands
+        for training.
+        """
+        if self.results.get("kept", {}).get("state") == UNTRAINED and LAST in names:
+            return LAST
+        return FINAL if FINAL in names else names[-1]
 
     @cached_property
     def all_metrics(self) -> Rows:

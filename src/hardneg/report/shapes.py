@@ -23,6 +23,7 @@ TINTS = {
 FIRST_TINT, OTHER_TINT = "#9aa5af", "#d5dade"  # for BM25, and for passages that no list explains
 WIDTH, HEIGHT = 640, 280  # of pictures; on the page a chart is as wide as its place
 FAINT = "#8a8a8a"
+FEW_TICKS = 4  # steps of an axis, each of which has a tick
 DENSE = 150  # from so many points on, a line has no marks for them
 ROOM = 0.055  # the least share whose part of a bar has room for its name
 PERCENT = ".0%"
@@ -199,7 +200,7 @@ def lines(
     kind = "quantitative" if numbers else "nominal"
     sort = None if order is None else alt.EncodingSortField(field=escaped(order), op="min")
     upright = {"axis": alt.Axis(labelAngle=0, labelExpr=BROKEN, labelOverlap="greedy")}
-    whole = {"axis": alt.Axis(tickMinStep=1)} if all(isinstance(value, int) for value in table.column(x)) else {}
+    whole = {"axis": whole_ticks(table.column(x))} if all(isinstance(v, int) for v in table.column(x)) else {}
     across = alt.X(
         field=escaped(x), type=kind, title=x if numbers else None, sort=sort, **(whole if numbers else upright)
     )
@@ -220,6 +221,15 @@ def lines(
         line = line.encode(apart["color"], strokeDash=alt.StrokeDash(**field, scale=dashes))
         points = base.mark_point(filled=True, size=50, opacity=1).encode(**apart)
     return styled(line if len(table) > DENSE else alt.layer(line, points))
+
+
+def whole_ticks(values: Sequence[int]) -> Any:
+    """An axis with ticks at whole numbers alone; of a short one Vega halves the steps, whatever their minimum."""
+    alt = altair()
+    least, most = min(values, default=0), max(values, default=0)
+    if most - least > FEW_TICKS:
+        return alt.Axis(tickMinStep=1)
+    return alt.Axis(values=tuple(range(least, most + 1)), format="d")
 
 
 def told_apart(by: str, names: Sequence[str]) -> dict[str, Any]:

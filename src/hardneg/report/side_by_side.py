@@ -245,6 +245,8 @@ def verdict_of(several: Several) -> Verdict:
     for name, one in zip(several.names, several.experiments, strict=True):
         if name in known and not one.finished:
             told.append(f"{name} is not finished: the state that it measured last stands for it.")
+        if name in known and one.results.get("kept", {}).get("state") == UNTRAINED:
+            told.append(f"{name} kept the untrained model, because no state of its training was better on dev.")
     sure = all(row["p (Holm)"] <= SURE and _signed(row, best) > 0 for row in of_best)
     among = split_of(split, several.experiments[several.names.index(best)].dev_passages)
     others = ", ".join(f"{name} {value:.3f}" for name, value in known.items() if name != best)
@@ -380,7 +382,7 @@ FIGURES: tuple[Figure[Several], ...] = (
         "forgetting",
         "Forgetting",
         "Forgotten and learned",
-        "Training queries whose MRR@100 fell, or rose, from one state to the next.",
+        "Training queries whose RR@100 fell, or rose, from one state to the next.",
         forgetting_table,
     ),
     Figure(

@@ -197,7 +197,11 @@ def _advice(
 ) -> list[str]:
     """What to do next, the most useful first."""
     kept = results.get("kept", {})
-    found = [*_of_training(rows, kept), *_of_baseline(results, rows), *_of_choice(results, kept)]
+    found = [
+        *(_of_start(results, kept) or _of_training(rows, kept)),
+        *_of_baseline(results, rows),
+        *_of_choice(results, kept),
+    ]
     unsure = _kind(rows[0]) == "unsure" and not is_same(rows[0], kept)
     if queries is not None and queries < FEW_QUERIES and unsure:
         found.append(f"Measure on more queries: with {queries:,}, only large differences can be told from chance.")
@@ -225,6 +229,19 @@ def _of_in_batch(found: Beside | None) -> list[str]:
     return [
         "Try more negatives, filters on their scores, or more steps: mined negatives were not"
         " shown to be better than those of the batch."
+    ]
+
+
+def _of_start(results: Mapping[str, Any], kept: Mapping[str, Any]) -> list[str]:
+    """What to do if training helped, but not as much as the settings that it started with had cost."""
+    of, measure = dict(kept.get("of", {})), kept.get("measure")
+    began = results.get("dev", {}).get(STARTED, {}).get(measure)
+    reached = max((value for name, value in of.items() if name != UNTRAINED), default=None)
+    if began is None or reached is None or not began < reached <= of.get(UNTRAINED, began):
+        return []
+    return [
+        "Start with settings nearer to the model's own, such as its lengths: on dev, these settings alone took"
+        f" {measure} from {of[UNTRAINED]:.3f} to {began:.3f}, and training then raised it to {reached:.3f} only."
     ]
 
 
