@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -91,3 +92,10 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Rows as columns; a value that a row lacks is None."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
+
+
+def as_set(value: Any) -> str:
+    """The value of a setting as a user writes it: truth values and lists as in TOML, and none."""
+    if value is None:
+        return "none"
+    return json.dumps(value) if isinstance(value, bool | list) else str(value)

@@ -816,6 +816,7 @@ def test_the_explorer_shows_why_where_from_and_how_passages_moved(trained):
         count = len(data["states"][one["split"]])
         assert all(len(moves) == count for _, moves in one["positives"])
         if one["split"] != "train":
+            assert all(hit[1:5] == ["irrelevant hit", None, None, None] for hit in one["negatives"])  # not mined
             continue
         i = place[one["id"]]
         told = [values[i] for values in ranks.values()]

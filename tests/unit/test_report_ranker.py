@@ -77,6 +77,8 @@ def test_every_figure_of_two_models_has_facts(ar2):
     assert found[2, "the ranker on the first retriever's hits"] == told["test"][f"{begun}/ranker"]["RR@10"]
     grid = drawn["pipeline"].table.where(split="test", retriever="after training").records()[0]
     assert grid["then the last ranker"] == told["test"]["final/ranker"]["RR@10"]
+    # all queries have the same number of candidates, all of one source: there are no groups to compare
+    assert "same shares of negatives" in drawn["breakdown_by_source"].missing
     entropy = drawn["entropy"].table.where(split="test").records()
     assert list(dict.fromkeys(drawn["entropy"].table.column("split"))) == ["test", "dev"]  # as in other charts
     assert "[0, 1, 2]" in json.dumps(drawn["iterations"].spec)  # the ticks: no half iterations

@@ -9,7 +9,7 @@ from hardneg.evaluation.measures import Evaluation
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.states import StateRecord
 from hardneg.report.opened import Opened
-from hardneg.report.side_by_side import Several, results_table, verdict_of
+from hardneg.report.side_by_side import Several, results_table, settings_table, verdict_of
 from hardneg.report.side_by_side import tests_table as paired_tests
 from hardneg.report.table import NotRecorded
 
@@ -37,6 +37,15 @@ def test_a_verdict_says_which_experiments_are_not_finished(tmp_path):
     assert len(verdict_of(Several([whole, opened(tmp_path / "b", 0.5, "x")])).details) == 1
     [_, last] = verdict_of(Several([whole, going])).details
     assert last == "b is not finished: the state that it measured last stands for it."
+
+
+def test_settings_are_written_as_users_write_them(tmp_path):
+    one, other = opened(tmp_path / "a", 0.25, "x"), opened(tmp_path / "b", 0.5, "x")
+    given = {"in_batch": False, "distill": None, "mixtures": ["in_batch"]}
+    one.__dict__["settings"], other.__dict__["settings"] = {"settings": given}, {"settings": {"in_batch": True}}
+    rows = {row["setting"]: (row["a"], row["b"]) for row in settings_table(Several([one, other])).records()}
+    assert rows["in_batch"] == ("false", "true")
+    assert (rows["distill"], rows["mixtures"]) == (("none", "(has none)"), ('["in_batch"]', "(has none)"))
 
 
 def test_a_verdict_says_which_experiments_kept_the_untrained_model(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import json
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from hardneg.experiment.layout import LAST_MODEL, MODEL
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.recipes.catalogue import RecipeFacts
 from hardneg.search.encoding import Encoding
-from hardneg.shown import counted
+from hardneg.shown import as_set, counted
 from hardneg.training.optim import Optimizers, Schedule, linear, optimizers
 
 log = logging.getLogger(__name__)
@@ -171,7 +170,7 @@ class TrainingSettings(Settings):
         why : says why they have none, to go on after their names.
         """
         if idle := list(filter(self.is_given, names)):
-            what = f"{', '.join(f'{name} = {shown(getattr(self, name))}' for name in idle)} {why}"
+            what = f"{', '.join(f'{name} = {as_set(getattr(self, name))}' for name in idle)} {why}"
             raise SettingsError("BAD_SETTING", what, "leave it out" if len(idle) == 1 else "leave them out")
 
     def check_shared(self, negatives: str, queries: int) -> None:
@@ -398,11 +397,6 @@ class TrainingSettings(Settings):
     def make_optimizer(self) -> Optimizers:
         """The optimiser over a model's parameters."""
         return optimizers(self.optimizer, weight_decay=self.weight_decay)
-
-
-def shown(value: Any) -> str:
-    """A value as a user writes it: truth values and lists as in TOML."""
-    return json.dumps(value) if isinstance(value, bool | list) else str(value)
 
 
 def per_episode(values: Sequence[int], episode: int) -> int:

@@ -235,7 +235,7 @@ class _Maker:
                 found.setdefault(entry.passage_row, said)
         if not self.pools and ranks:
             state = FINAL if FINAL in self.runs else list(self.runs)[-1]
-            for passage, rank in list(ranks[list(self.runs).index(state)].items())[: HITS + len(positives)]:
-                found[passage] = ["irrelevant hit", None, rank, None, [one.get(passage, 0) for one in ranks]]
+            for passage in list(ranks[list(self.runs).index(state)])[: HITS + len(positives)]:
+                found[passage] = ["irrelevant hit", None, None, None, [one.get(passage, 0) for one in ranks]]
         shown_ = [(row, said) for row, said in found.items() if row not in positives][:NEGATIVES]
         return [[self.passages.place(passage), *said] for passage, said in shown_]

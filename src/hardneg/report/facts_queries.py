@@ -113,7 +113,10 @@ def trained_breakdown_table(opened: Opened) -> Table:
     counts = source_counts(opened.pools.values(), rows)
     if not counts.any():
         raise NotRecorded("No pool says where its negatives are from.")
-    return _groups_table(by_source(first, last, counts), "RR@100")
+    groups = by_source(first, last, counts)
+    if len(groups) < 2:
+        raise NotRecorded("All training queries have the same shares of negatives from each source.")
+    return _groups_table(groups, "RR@100")
 
 
 def _groups_table(rows: Sequence[tuple[str, Group]], measure: str) -> Table:

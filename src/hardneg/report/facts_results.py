@@ -15,6 +15,7 @@ from hardneg.report.measured import evaluations, means_of
 from hardneg.report.opened import Opened
 from hardneg.report.table import NotMeant, NotRecorded, Table
 from hardneg.report.verdict import is_same, split_of
+from hardneg.shown import as_set
 
 POINTS = 1500  # of a curve: more are thinned out
 
@@ -256,7 +257,7 @@ def settings_table(opened: Opened) -> Table:
     named = opened.settings.get("settings", decides)
     given = sorted(named.items(), key=lambda pair: pair[1] is None)  # what is not set stands last
     return Table.of(
-        {"setting": name, "value": None if value is None else str(value), "decides": name in decides}
+        {"setting": name, "value": None if value is None else as_set(value), "decides": name in decides}
         for name, value in given
     )
 

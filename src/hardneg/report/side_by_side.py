@@ -24,6 +24,7 @@ from hardneg.report.opened import Opened
 from hardneg.report.shapes import PERCENT, Chart, lines
 from hardneg.report.table import NotMeant, NotRecorded, Table
 from hardneg.report.verdict import SURE, Verdict, split_of
+from hardneg.shown import as_set
 
 SEED, PERMUTATIONS = 0, 100_000
 
@@ -81,7 +82,7 @@ def settings_table(several: Several) -> Table:
 
 
 def _said(settings: dict[str, Any], name: str) -> str:
-    return "(has none)" if name not in settings else str(settings[name])
+    return "(has none)" if name not in settings else as_set(settings[name])
 
 
 def results_table(several: Several) -> Table:
