@@ -1,5 +1,7 @@
 """Training for so many minutes: epochs by hand, what a begun experiment keeps, and what is refused."""
 
+from types import SimpleNamespace
+
 import pytest
 
 import hardneg as hn
@@ -7,21 +9,35 @@ from hardneg.api import minutes as fitting
 from hardneg.errors import SettingsError
 from hardneg.experiment.folder import read_settings
 
-TAKES = {"encode": 40.0, "search": 8.0, "train": 30.0, "total": 78.0}  # seconds
-PRESETS = {"warmup": 2, "star": 2, "adore": 2, "ance": 1.5, "ance-tele": 1, "ranker": 2, "ar2": 2}  # their epochs
+FIXED = {"encode": 40.0, "search": 8.0}  # seconds, whatever the length
+A_STEP = 0.01  # seconds
+RECIPES = ("warmup", "star", "adore", "ance", "ance-tele", "ranker", "ar2")
+
+
+def steps_of(plan):
+    return sum(one["steps"] for one in plan["episodes"])
 
 
 @pytest.fixture
 def timed(monkeypatch):
-    """Replace the estimate by one of known seconds; returns the tasks that it was asked for."""
-    asked, real = [], fitting.planned
+    """Replace the estimate by one of known speeds; returns the tasks that it was asked for, and other speeds."""
+    asked, beside, real = [], {}, fitting.planner
     monkeypatch.setattr(fitting, "perf_counter", lambda: 7.0)
-    monkeypatch.setattr(
-        fitting,
-        "planned",
-        lambda task, **given: asked.append(task) or real(task, measure=False) | {"seconds": TAKES},
-    )
-    return asked
+
+    def planner(task, **given):
+        asked.append(task)
+        plan = real(task, **given)
+
+        def known(settings, measure):
+            found = plan(settings, measure=False)
+            seconds = FIXED | {"train": A_STEP * steps_of(found)}
+            seconds |= {name: step * steps_of(found) for name, step in beside.items()}
+            return found | {"seconds": seconds | {"total": sum(seconds.values())}}
+
+        return known
+
+    monkeypatch.setattr(fitting, "planner", planner)
+    return SimpleNamespace(asked=asked, beside=beside)
 
 
 def plan_of(world, recipe="warmup", **given):
@@ -29,27 +45,52 @@ def plan_of(world, recipe="warmup", **given):
     return hn.plan(recipe, world.collection, world.model, preset=preset, **given)
 
 
-@pytest.mark.parametrize(("recipe", "epochs"), PRESETS.items())
-def test_epochs_grow_with_what_is_left_for_training(world, timed, recipe, epochs):
-    """Three minutes without 48 seconds are 132, and the preset's epochs take 30."""
-    found = plan_of(world, recipe, minutes=3)
-    expected = float(f"{epochs * 132 / 30:.3g}")
-    assert found["settings"]["epochs"] == expected
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_epochs_grow_with_what_is_left_for_training(world, timed, recipe):
+    """Three minutes without 48 seconds are 132, or 13,200 steps."""
+    found = plan_of(world, recipe, minutes=3, max_steps=None)
+    assert 0.97 * 13_200 < steps_of(found) <= 13_200
     assert found["settings"]["min_steps"] is None
-    if recipe == "ance-tele":
-        assert found["settings"]["first_epochs"] == 4.4  # its first episode keeps its share
-    free = timed[0].settings
-    assert (free.min_steps, free.max_steps, free.epochs) == (None, None, epochs)
+    if recipe == "ance-tele":  # its first episode keeps its share
+        assert found["settings"]["first_epochs"] == pytest.approx(found["settings"]["epochs"], rel=0.01)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_what_grows_with_the_steps_counts(world, timed, recipe):
+    """Scores of a ranker or a teacher, states that are measured every so many steps, and checkpoints."""
+    timed.beside["score by the ranker"] = 0.02
+    assert 0.97 * 4_400 < steps_of(plan_of(world, recipe, minutes=3, max_steps=None)) <= 4_400
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_few_steps_fit_too(world, timed, recipe):
+    """Each part of training has at least one step; so for a short time the steps are no multiple of the epochs."""
+    timed.beside["score by the ranker"] = 5.0
+    few = steps_of(plan_of(world, recipe, minutes=3, max_steps=None))
+    assert 18 <= few <= 26
+
+
+@pytest.mark.parametrize(("recipe", "given"), [("warmup", {"measure_every": 5}), ("ar2", {})])
+def test_an_estimate_of_the_epochs_comes_to_the_minutes(world, recipe, given):
+    found = plan_of(world, recipe, minutes=10, estimate=True, max_steps=None, **given)
+    assert 0.9 * 600 < found["seconds"]["total"] <= 600
 
 
 def test_the_time_of_the_estimate_counts(world, timed, monkeypatch):
     monkeypatch.setattr(fitting, "perf_counter", iter([5.0, 17.0]).__next__)
-    assert plan_of(world, minutes=3)["settings"]["epochs"] == 8.0  # 120 of 180 seconds
+    assert 0.97 * 12_000 < steps_of(plan_of(world, minutes=3, max_steps=None)) <= 12_000
 
 
 def test_the_bound_above_holds(world, timed):
     found = plan_of(world, minutes=3, max_steps=5)
     assert [one["steps"] for one in found["episodes"]] == [5]
+
+
+def test_a_line_says_that_the_bound_ends_training_before(world, timed, caplog, hardneg):
+    command = ["train", "warmup", "--data", world.collection.path, "--model", world.model, "--preset", "finetune"]
+    status, _, said = hardneg(*command, "--out", world.root / "none", "--minutes", "3", "--dry-run")
+    assert status == 0, said
+    assert "; max_steps = 10,000 ends it before" in said
 
 
 def test_episodes_that_mine_alone_keep_the_length_of_a_first_one(world, timed):
@@ -59,7 +100,7 @@ def test_episodes_that_mine_alone_keep_the_length_of_a_first_one(world, timed):
 
 def test_each_seed_has_the_minutes(world, timed):
     plan_of(world, minutes=3, seeds=2)
-    assert timed[0].seeds == 1
+    assert timed.asked[0].seeds == 1
 
 
 @pytest.mark.parametrize(
@@ -93,23 +134,25 @@ def test_what_cannot_be_is_refused(world, timed, given, fault):
 
 
 def test_a_tenth_of_the_time_is_enough_for_training(world, timed):
-    assert plan_of(world, minutes=0.9)["settings"]["epochs"] == 0.4  # 6 of 54 seconds
+    assert 0.97 * 600 < steps_of(plan_of(world, minutes=0.9)) <= 600  # 6 of 54 seconds
 
 
 def test_an_experiment_keeps_the_epochs_that_it_was_begun_with(world, timed, tmp_path, hardneg):
+    timed.beside["score by the teacher"] = 3.0  # three steps
     command = ["train", "warmup", "--data", world.collection.path, "--model", world.model, "--preset", "finetune"]
     command += ["--minutes", "1", "--out", tmp_path / "exp"]
     status, _, said = hardneg(*command)
     assert status == 0, said
-    assert "minutes = 1: epochs = 0.8; all but training takes about 48s" in said
     begun = read_settings(tmp_path / "exp")
-    assert begun["settings"]["epochs"] == 0.8
+    epochs = begun["settings"]["epochs"]
+    assert 1 < epochs <= 1.5
+    assert f"minutes = 1: epochs = {epochs:g}; all but training takes about" in said
     again = [*command[:-3], "2", *command[-2:]]
     status, _, said = hardneg(*again)
     assert status == 0, said
-    assert "begun with epochs = 0.8, and kept so: minutes count only where an experiment begins" in said
+    assert f"begun with epochs = {epochs:g}, and kept so: minutes count only where an experiment begins" in said
     assert "finished already" in said
-    assert len(timed) == 1
+    assert len(timed.asked) == 1
     assert read_settings(tmp_path / "exp") == begun
 
 

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any
 
-from hardneg.api.planning import planned
+from hardneg.api.planning import planner
 from hardneg.api.prepare import Task
 from hardneg.errors import SettingsError
 from hardneg.experiment.folder import read_settings
 from hardneg.experiment.layout import Layout
 from hardneg.process.progress import clock, note
+from hardneg.recipes.many_devices import ALONE, Devices
+from hardneg.recipes.microbenchmarks import timed_once
 from hardneg.recipes.settings import TrainingSettings
 
 LENGTHS = ("epochs", "first_epochs", "first_ranker_epochs")  # what grows with the time
 LEAST = 0.1  # the share of the time that training must have
+NEAR = 0.02  # the share of the time that may be left over
+SHORTEST = 1e-9  # of the lengths: one step of each training
+LOOKS = 20  # lengths that are tried, at most
+ROUNDING = 1e-9  # so that 5.0 is not cut to 4.99
+GROWTH = 8.0  # by which the lengths grow at least while there is time: so far that more steps are made
 
 
-def fitted(task: Task) -> Task:
-    """The task with as many epochs as fit into its minutes, by an estimate that is timed here on a sample.
+def fitted(task: Task, *, devices: Devices = ALONE) -> Task:
+    """The task with as many epochs as fit into its minutes on these devices, by an estimate that is timed here.
 
     An experiment that was begun keeps the epochs that it was begun with, since the estimate is another one each
     time. With several seeds, each has these minutes.
@@ -32,12 +41,11 @@ def fitted(task: Task) -> Task:
         return task
     lengths = lengths_begun(task)
     if lengths is None:
-        lengths = lengths_within(task, 60 * task.minutes)
+        lengths = lengths_within(task, 60 * task.minutes, devices)
     else:
         told = "minutes count only where an experiment begins"
         note(f"{task.place}: begun with epochs = {lengths['epochs']:g}, and kept so: {told}")
-    settings = task.settings.model_copy(update={"min_steps": None} | lengths)
-    return dataclasses.replace(task, settings=settings.for_data(len(task.data.train)), minutes=None)
+    return dataclasses.replace(task, settings=with_lengths(task, lengths), minutes=None)
 
 
 def lengths_begun(task: Task) -> dict[str, Any] | None:
@@ -52,21 +60,96 @@ def lengths_begun(task: Task) -> dict[str, Any] | None:
     return None
 
 
-def lengths_within(task: Task, seconds: float) -> dict[str, Any]:
-    """Lengths with which a task takes so many seconds, with this estimate; only training grows with them."""
-    settings, begun = task.settings, perf_counter()
-    free = settings.model_copy(update={"min_steps": None, "max_steps": None}).for_data(len(task.data.train))
-    took = planned(dataclasses.replace(task, settings=free, seeds=1), measure=True)["seconds"]
-    training = sum(value for stage, value in took.items() if stage.startswith("train"))
-    rest = took["total"] - training + perf_counter() - begun
-    if seconds - rest < LEAST * seconds:
-        what = f"minutes = {seconds / 60:g}, and all but training takes about {clock(rest)} here"
-        raise SettingsError("BAD_SETTING", what, "give more minutes; --estimate shows what takes long")
-    factor = (seconds - rest) / training
-    lengths = {name: float(f"{value * factor:.3g}") for name, value in lengths_of(settings).items()}
-    told = ", ".join(f"{name} = {value:g}" for name, value in lengths.items())
-    note(f"minutes = {seconds / 60:g}: {told}; all but training takes about {clock(rest)}")
+@dataclasses.dataclass(frozen=True)
+class Taken:
+    """The seconds of a task with some lengths, by an estimate."""
+
+    total: float
+    training: float  # the part of it that makes steps
+
+    @property
+    def rest(self) -> float:
+        """The seconds of all but training."""
+        return self.total - self.training
+
+
+def lengths_within(task: Task, seconds: float, devices: Devices = ALONE) -> dict[str, Any]:
+    """The longest lengths with which a task takes at most so many seconds, by an estimate.
+
+    Not only training grows with the lengths, but also what is measured, scored, mined and stored on the way. So
+    the work is counted again for each length that is tried; its speeds are timed once.
+    """
+    begun, told = perf_counter(), f"minutes = {seconds / 60:g}"
+    with timed_once():
+        plan = planner(dataclasses.replace(task, seeds=1), devices=devices)
+
+        def taken(factor: float) -> Taken:
+            lengths = scaled(task.settings, factor)
+            took = plan(with_lengths(task, lengths), measure=True)["seconds"]
+            return Taken(took["total"], sum(value for stage, value in took.items() if stage.startswith("train")))
+
+        least = taken(SHORTEST)
+        left = seconds - (perf_counter() - begun)
+        if least.rest > (1 - LEAST) * left:
+            what = f"{told}, and all but training takes about {clock(least.rest + seconds - left)} here"
+            raise SettingsError("BAD_SETTING", what, "give more minutes; --estimate shows what takes long")
+        if least.total > left:
+            what = f"{told}, and the fewest steps take about {clock(least.total + seconds - left)} in all here"
+            raise SettingsError("BAD_SETTING", what, "give more minutes; --estimate shows what takes long")
+        factor, found, bounded = longest_within(taken, left, least)
+    lengths = scaled(task.settings, factor)
+    named = ", ".join(f"{name} = {value:g}" for name, value in lengths.items())
+    ends = (
+        f"; max_steps = {task.settings.max_steps:,} ends it before" if bounded and task.settings.max_steps else ""
+    )
+    note(f"{told}: {named}; all but training takes about {clock(found.rest + seconds - left)}{ends}")
     return lengths
+
+
+def longest_within(taken: Callable[[float], Taken], left: float, least: Taken) -> tuple[float, Taken, bool]:
+    """About the largest factor whose lengths fit into the time, what they take, and whether max_steps bounds them.
+
+    Parameters
+    ----------
+    taken : factor -> what a task takes whose lengths are so many times those of the settings.
+    least : what it takes at :data:`SHORTEST`, which is not more than ``left``.
+    """
+    low, high, low_taken, high_total, factor = SHORTEST, math.inf, least, math.inf, 1.0
+    for look in range(LOOKS):
+        now = taken(factor)
+        if now.total > left:
+            high, high_total = factor, now.total
+        elif factor > 1 and now.total == low_taken.total and high == math.inf:  # a bound ends training before
+            return low, low_taken, True
+        else:
+            low, low_taken = factor, now
+        if low_taken.total >= (1 - NEAR) * left:
+            break
+        if high == math.inf:
+            factor *= max((left - now.rest) / now.training, GROWTH)
+        elif look % 3 == 2:  # where the steps do not grow evenly
+            factor = (low + high) / 2
+        else:
+            share = (left * (1 - NEAR / 2) - low_taken.total) / (high_total - low_taken.total)
+            factor = low + share * (high - low)
+    return low, low_taken, False
+
+
+def scaled(settings: TrainingSettings, factor: float) -> dict[str, float]:
+    """The lengths, so many times as long, cut after three digits: what they take is never more than was asked."""
+    return {name: cut(value * factor) for name, value in lengths_of(settings).items()}
+
+
+def cut(value: float) -> float:
+    """A number without the digits after the third one."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return float(f"{math.floor(value / unit + ROUNDING) * unit:.3g}")
+
+
+def with_lengths(task: Task, lengths: Mapping[str, Any]) -> TrainingSettings:
+    """The settings of a task with these lengths, which no least number of steps bounds."""
+    settings = task.settings.model_copy(update={"min_steps": None} | dict(lengths))
+    return settings.for_data(len(task.data.train))
 
 
 def lengths_of(settings: TrainingSettings) -> dict[str, float]:

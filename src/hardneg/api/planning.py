@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 from hardneg.api.prepare import Task
-from hardneg.api.start import open_start, with_ranker
-from hardneg.api.train_ranker import plan_ranker
+from hardneg.api.start import Start, open_start, with_ranker
+from hardneg.api.train_ranker import open_ranker_start, plan_ranker
+from hardneg.models.bi_encoder import BiEncoder
 from hardneg.recipes.estimate import describe_work
 from hardneg.recipes.frozen_cost import frozen_work
 from hardneg.recipes.many_devices import ALONE, Devices
+from hardneg.recipes.settings import TrainingSettings
 
 LOOKED_AT = 512  # texts of a side that a plan looks at
 
@@ -26,15 +30,34 @@ def planned(task: Task, *, measure: bool, devices: Devices = ALONE) -> dict[str,
     -------
     As :func:`~hardneg.api.train.plan` does.
     """
+    return planner(task, devices=devices)(task.settings, measure=measure)
+
+
+def planner(task: Task, *, devices: Devices = ALONE) -> Callable[..., dict[str, Any]]:
+    """A function (settings, measure=) -> the plan of the task with settings that differ in their lengths alone.
+
+    What training starts from is opened once.
+    """
     if task.recipe.trains == "ranker":
-        return plan_ranker(task, measure=measure, devices=devices)
+        ranker = open_ranker_start(task)[0]
+        return lambda settings, measure: plan_ranker(
+            dataclasses.replace(task, settings=settings), ranker, measure=measure, devices=devices
+        )
     start = with_ranker(open_start(task, compare_texts=False), task)
-    encoder = start.base()
+    if start.own is not None:
+        start = dataclasses.replace(start, own=dataclasses.replace(start.own, load=cache(start.own.load)))
+    return partial(described, task, start, start.base(), devices)
+
+
+def described(
+    task: Task, start: Start, encoder: BiEncoder, devices: Devices, settings: TrainingSettings, *, measure: bool
+) -> dict[str, Any]:
+    """What a task that trains a retriever would do with these settings."""
     ranker = {"ranker": start.given["ranker"]} if "ranker" in start.given else {}
-    work = task.recipe.plan(task.settings, task.data, encoder, **ranker)
-    frozen = frozen_work(task.settings, work, task.source, task.given.pool, start.inputs.get("teacher"))
+    work = task.recipe.plan(settings, task.data, encoder, **ranker)
+    frozen = frozen_work(settings, work, task.source, task.given.pool, start.inputs.get("teacher"))
     work = dataclasses.replace(work, beside=[*work.beside, *frozen], devices=devices)
     found = describe_work(work, encoder, seeds=task.seeds, measure=measure, own=start.own)
     cuts = [length.sample_cut(task.data.collection, LOOKED_AT) for length in start.lengths]
     found["facts"] |= {f"cut {cut.plural}": cut.told for cut in cuts}
-    return {"settings": task.settings.model_dump(mode="json"), **found}
+    return {"settings": settings.model_dump(mode="json"), **found}

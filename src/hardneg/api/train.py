@@ -30,6 +30,7 @@ from hardneg.process.progress import note
 from hardneg.process.stages import following
 from hardneg.recipes.frozen import frozen_models
 from hardneg.recipes.many_devices import ALONE, parse_devices
+from hardneg.recipes.microbenchmarks import timed_once
 from hardneg.recipes.roles.supervision import team
 from hardneg.recipes.settings import Recipe
 from hardneg.recipes.training_run import TrainingRun
@@ -173,4 +174,5 @@ def plan(
         what = f"devices = {devices} has a group that mines: only ance and ar2 in an asynchronous mode have one"
         fix = f"write {many.count + many.mining}, or take ance or ar2 with mode = async-fixed"
         raise SettingsError("BAD_DEVICES", what, fix)
-    return planned(fitted(task), measure=estimate, devices=many)
+    with timed_once():  # so that an estimate of the epochs that fit comes to the time that was asked for
+        return planned(fitted(task, devices=many), measure=estimate, devices=many)

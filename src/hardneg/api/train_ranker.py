@@ -142,10 +142,9 @@ def ranker_plan(task: Task, ranker: CrossEncoder) -> EvaluationPlan:
 # ---------------------------------------------------------------- what it would do
 
 
-def plan_ranker(task: Task, *, measure: bool, devices: Devices) -> dict[str, Any]:
+def plan_ranker(task: Task, ranker: CrossEncoder, *, measure: bool, devices: Devices) -> dict[str, Any]:
     """What training a ranker would do; with ``measure`` also how long, on such devices, timed on a sample here."""
     settings = ranker_settings(task)
-    ranker = open_ranker_start(task)[0]
     work: RankerWork = task.recipe.plan(settings, task.data, ranker)
     facts = {
         "passages": task.data.collection.n_passages,

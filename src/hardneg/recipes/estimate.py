@@ -25,6 +25,7 @@ from hardneg.recipes.many_devices import ALONE, Devices, overlap
 from hardneg.recipes.microbenchmarks import (
     TIMED_TOKENS,
     encode_seconds,
+    kept,
     ranking_seconds,
     search_seconds,
     spread,
@@ -153,9 +154,8 @@ def work_of(
     part : the shares of passages and of queries that such a state mines, if measuring it does not embed all
         passages.
     """
-    judged = settings.examine == "judged"
+    judged, encoded = settings.examine == "judged", None
     passed = sum(len(settings.measured_steps(one)) for one in episodes)
-    encoded = None
     if judged:
         among = dev_share(settings, data)
         if data.test is not None or among == 1.0:
@@ -279,6 +279,7 @@ def describe_work(
     return plan
 
 
+@kept
 def take_sample(work: CostModel, encoder: BiEncoder) -> Sample:
     """Tokenise evenly spread texts of both sides."""
     begun = time.perf_counter()
@@ -361,8 +362,8 @@ def widest(work: CostModel) -> Episode:
 def time_stages(work: CostModel, encoder: BiEncoder, sample: Sample) -> tuple[dict[str, float], float]:
     """Seconds of each stage of an experiment, and bytes of memory at its largest."""
     data, collection = work.data, work.data.collection
-    examined = 2 * len(data.train) if work.examined else 0
-    searched = work.states * (examined + judged_queries(data)) + work.mined * len(data.train)
+    searched: float = work.states * (2 * work.examined * len(data.train) + judged_queries(data))
+    searched += work.mined * len(data.train)
     texts, indexed = collection.n_queries + collection.n_passages, round(sample.chunks * collection.n_passages)
     searched += 0 if work.query_side or data.dev is None else work.passed * len(data.dev)
     queries, corpora = work.encoded or (work.states, work.states + work.passed)
@@ -426,18 +427,17 @@ def add_beside(seconds: dict[str, float], work: CostModel, one: Beside) -> Bytes
         return Bytes(0.0, weights)
     seconds[f"train {one.name}"] = work.devices.share(one.trained * trained)
     add_exchange(seconds, work, one.steps, weights)
-    checkpoints = math.ceil(one.steps / work.checkpoint_every)
-    seconds["save and verify"] += (6 * one.models + 2 * 3 * checkpoints) * weights / DISK_RATE
-    return Bytes((one.models + 3 * min(checkpoints, 2)) * weights, 4 * weights)
+    checkpoints = 3 * math.ceil(one.steps / work.checkpoint_every)
+    seconds["save and verify"] += (6 * one.models + 2 * checkpoints) * weights / DISK_RATE
+    return Bytes((one.models + min(checkpoints, 6)) * weights, 4 * weights)
 
 
 def whole_encoding(work: CostModel, encoder: BiEncoder, sample: Sample, sides: Sequence[Side]) -> float:
     """Seconds to encode all texts of these sides once."""
     texts = {"query": work.data.collection.n_queries, "passage": work.data.collection.n_passages}
     tokens = sample.tokens(*(texts[side] if side in sides else 0 for side in ("query", "passage")))
-    return work.devices.miners.share(tokens) * encode_seconds(
-        encoder, sample.passages, work.token_budget, work.precision
-    )
+    a_token = encode_seconds(encoder, sample.passages, work.token_budget, work.precision)
+    return work.devices.miners.share(tokens) * a_token
 
 
 def add_own(seconds: dict[str, float], work: CostModel, own: Own) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +30,56 @@ TIMED_PAIRS = 32  # pairs of a query and a passage that are scored, or trained o
 TIMED_QUERIES, TIMED_PASSAGES = 64, 8192  # vectors of a search for a timing
 TIMED_ON_CUDA = 1 << 17, 1024  # passages and queries of a search on CUDA, which fewer would not keep busy
 CPU = torch.device("cpu")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_timed: ContextVar[dict[tuple[Any, ...], Any] | None] = ContextVar(
+    "timed", default=None
+)  # None: time anew each time
+
+
+@contextmanager
+def timed_once() -> Iterator[None]:
+    """In the block, the same work is timed once, so that estimates of several lengths compare.
+
+    Two models of a kind are the same work if they have as many parameters and the same settings.
+    """
+    before = _timed.set({} if _timed.get() is None else _timed.get())  # the block may lie in another one
+    try:
+        yield
+    finally:
+        _timed.reset(before)
+
+
+def kept(work: Callable[P, R]) -> Callable[P, R]:
+    """A timing that is made once in a block of :func:`timed_once`."""
+
+    @wraps(work)
+    def timed(*given: P.args, **named: P.kwargs) -> R:
+        known = _timed.get()
+        if known is None:
+            return work(*given, **named)
+        key = work.__name__, *(_key(one) for one in (*given, *named.values()))
+        if key not in known:
+            known[key] = work(*given, **named)
+        found: R = known[key]
+        return found
+
+    return timed
+
+
+def _key(one: Any) -> Any:
+    """What an argument of a timing says of the work."""
+    if isinstance(one, BiEncoder | CrossEncoder):
+        return type(one), sum(p.numel() for p in one.parameters()), repr(one.settings)
+    if isinstance(one, TokenBatch):
+        return len(one), int(one.lengths.sum())
+    if isinstance(one, TrainingData):
+        return one.collection.digest
+    if hasattr(one, "passage_length") and hasattr(one, "data"):  # the work that texts are taken for
+        return _key(one.data), one.passage_length
+    return one
 
 
 @dataclass(frozen=True)
@@ -64,6 +117,7 @@ def spread(tokens: TokenBatch, most: int) -> TokenBatch:
     return tokens.take(np.unique(np.linspace(0, len(tokens) - 1, n).astype(np.int64)))
 
 
+@kept
 def encode_seconds(encoder: BiEncoder, tokens: TokenBatch, token_budget: int, precision: Precision) -> float:
     """The seconds that inference takes for each token."""
     chosen = spread(tokens, TIMED_TOKENS)
@@ -73,6 +127,7 @@ def encode_seconds(encoder: BiEncoder, tokens: TokenBatch, token_budget: int, pr
     return seconds / float(chosen.lengths.sum())
 
 
+@kept
 def search_seconds(dim: int, n: int, k: int, dtype: str, device: torch.device = CPU) -> float:
     """The seconds of exact search for each pair of a query and a passage, with random vectors on a device."""
     draw = torch.Generator().manual_seed(0)
@@ -83,6 +138,7 @@ def search_seconds(dim: int, n: int, k: int, dtype: str, device: torch.device = 
     return seconds_of(lambda: index.search(queries, k)) / (len(queries) * len(passages))
 
 
+@kept
 def training_cost(encoder: BiEncoder, batch: TokenBatch, side: Side, precision: Precision) -> TrainingCost:
     """Train on a batch at learning rate 0, which leaves the weights of the encoder as they were."""
     optimizer = adamw(encoder)
@@ -112,6 +168,7 @@ def peak_memory(device: torch.device) -> float:
     return float(memory.peak_memory())
 
 
+@kept
 def ranking_seconds(ranker: CrossEncoder, data: TrainingData, precision: Precision) -> tuple[float, float]:
     """The seconds to train on a pair (forward and backward) and to score one; the ranker does not change."""
     collection, draw = data.collection, np.random.default_rng(0)
