@@ -112,13 +112,16 @@ def test_a_lease_ends_with_its_block_even_by_a_fault(tmp_path):
         pass
 
 
-def test_a_lease_that_the_file_system_cannot_give_is_not_called_busy(tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EINVAL])
+def test_a_lease_that_the_file_system_cannot_give_is_not_called_busy(tmp_path, monkeypatch, number):
     def no_locks(handle, operation):
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    with pytest.raises(ResourceError, match=r"NOT_WRITABLE: cannot write \(No locks available\)"), lease(tmp_path):
+    told = rf"{tmp_path}: NOT_WRITABLE: this disk has no locks \({os.strerror(number)}\); choose another place"
+    with pytest.raises(ResourceError, match=told), lease(tmp_path):
         pass
+    assert holder_of(tmp_path) == ""
 
 
 def test_a_lease_on_a_full_disk_is_refused_and_given_back(tmp_path):

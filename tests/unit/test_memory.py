@@ -6,13 +6,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
 from hardneg.errors import ResourceError, SettingsError
-from hardneg.process import memory
+from hardneg.process import control_groups, memory
 from hardneg.process.memory import limit_memory, own_memory, parse_size, require, room
 from hardneg.search import exact, retrieve
 from hardneg.search.exact import ExactIndex
@@ -185,3 +187,32 @@ print(extra, precision, limit - peak, flush=True)
     found = [line.split() for line in run.stdout.splitlines()]
     assert [line[:2] for line in found] == [["48", "auto"], ["96", "auto"], ["64", "bfloat16"]]
     assert all(int(left) > 0 for *_, left in found), found
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_control_group_leaves_a_quarter_of_its_room_to_spare(monkeypatch, tmp_path, version):
+    """Pages of files can be taken back, and do not count; the group above has the smaller limit."""
+    names = "memory.max", "memory.current", "inactive_file", "active_file"
+    if version == 1:
+        names = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file"
+    above = tmp_path / ("memory/slice" if version == 1 else "slice")
+    group = above / "unit"
+    group.mkdir(parents=True)
+    line = "4:memory:/slice/unit\n" if version == 1 else "0::/slice/unit\n"
+    real = Path.read_text
+    monkeypatch.setattr(control_groups, "CGROUP", tmp_path)
+    monkeypatch.setattr(
+        Path, "read_text", lambda self, *rest: line if str(self) == "/proc/self/cgroup" else real(self, *rest)
+    )
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=64 << 30))
+    assert memory.spare() == 16 << 30
+    (group / names[0]).write_text("max\n" if version == 2 else "9223372036854771712\n")
+    assert (control_groups.memory_limit(), memory.spare()) == (None, 16 << 30)
+    (group / names[0]).write_text(f"{1 << 40}\n")
+    (above / names[0]).write_text(f"{2 << 30}\n")
+    assert (control_groups.memory_limit(), memory.spare()) == (2 << 30, 512 << 20)  # what is in use is not told
+    (above / names[1]).write_text(f"{1536 << 20}\n")
+    (above / "memory.stat").write_text(f"anon 5\n{names[2]} {400 << 20}\n{names[3]} {112 << 20}\n")
+    assert memory.spare() == 256 << 20
+    (above / names[1]).write_text(f"{4 << 30}\n")  # a limit may be lowered below what is in use
+    assert memory.spare() == 0

@@ -11,7 +11,7 @@ import pytest
 
 import hardneg
 from hardneg.errors import SettingsError
-from hardneg.process import cpu, threads
+from hardneg.process import control_groups, cpu, threads
 from hardneg.process.cpu import reuse_memory, spin_briefly
 from hardneg.process.threads import pick_device
 
@@ -240,7 +240,7 @@ def test_the_default_is_what_the_environment_says(monkeypatch, told, processes, 
 
 
 def test_quotas_of_control_groups(monkeypatch, tmp_path):
-    monkeypatch.setattr(threads, "CGROUP", tmp_path)
+    monkeypatch.setattr(control_groups, "CGROUP", tmp_path)
     monkeypatch.setattr(threads.os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
     groups = ["0::/slice/unit", "5:cpu,cpuacct:/unit", "1:name=systemd:/unit"]
     real = Path.read_text

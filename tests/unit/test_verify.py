@@ -15,7 +15,7 @@ from hardneg.data.formats.trec import sidecar_of, write_run
 from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.experiment.folder import open_experiment
 from hardneg.experiment.layout import SEAL
-from hardneg.process import threads as runtime
+from hardneg.process import control_groups
 from hardneg.records import Run
 from hardneg.search.runs import save_run
 from hardneg.storage import digests
@@ -239,8 +239,7 @@ def test_a_diagnosis_names_versions_devices_and_what_is_missing(hardneg):
 
 
 def test_a_diagnosis_needs_no_healthy_machine(monkeypatch, tmp_path):
-    monkeypatch.setattr(doctor, "CGROUP", tmp_path)
-    monkeypatch.setattr(runtime, "CGROUP", tmp_path)
+    monkeypatch.setattr(control_groups, "CGROUP", tmp_path)
     (tmp_path / "cpu.max").write_text("150000 100000\n")
     (tmp_path / "memory.max").write_text("1073741824\n")
     assert doctor.processor()["cpu_quota"] == 1.5

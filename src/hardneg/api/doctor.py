@@ -16,8 +16,9 @@ from typing import Any
 import psutil
 
 from hardneg import __version__
+from hardneg.process.control_groups import memory_left, memory_limit
 from hardneg.process.hardware import cpu_flags
-from hardneg.process.threads import CGROUP, cpu_quota, default_threads, usable_cpus
+from hardneg.process.threads import cpu_quota, default_threads, usable_cpus
 from hardneg.storage.artifacts import cache_root
 from hardneg.storage.os_errors import existing_parent
 
@@ -120,9 +121,9 @@ def memory() -> dict[str, Any]:
     """The memory of the machine, and the limits on it."""
     there = psutil.virtual_memory()
     found = {"total": gib(there.total), "available": gib(there.available)}
-    limit = (CGROUP / "memory.max").read_text().strip() if (CGROUP / "memory.max").is_file() else "max"
-    if limit != "max":
-        found["container_limit"] = gib(int(limit))
+    limit, left = memory_limit(), memory_left()
+    if limit is not None and left is not None and limit < there.total:
+        found |= {"container_limit": gib(limit), "available": gib(min(there.available, left))}
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft != resource.RLIM_INFINITY:
         found["process_limit"] = gib(soft)

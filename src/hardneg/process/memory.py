@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from hardneg.errors import ResourceError, SettingsError
+from hardneg.process.control_groups import memory_left
 
 UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
@@ -59,9 +60,13 @@ def room(device: str = "cpu") -> int | None:
 
 
 def spare() -> int:
-    """The bytes to take for speed alone: half of what the limit leaves; without a limit, a quarter of the free."""
-    left = room("cpu")
-    return int(psutil.virtual_memory().available) // 4 if left is None else left // 2
+    """The bytes to take for speed alone: half of what the limit leaves; without a limit, a quarter of the free.
+
+    It is never more than a quarter of what the control groups leave.
+    """
+    left, grouped = room("cpu"), memory_left()
+    most = int(psutil.virtual_memory().available) // 4 if left is None else left // 2
+    return most if grouped is None else min(most, grouped // 4)
 
 
 def require(needed: int, what: str, device: str = "cpu") -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from hardneg.errors import SettingsError
+from hardneg.process.control_groups import groups_of
 from hardneg.process.distributed import local_rank, local_size
-
-CGROUP = Path("/sys/fs/cgroup")
 
 _told: int | None = None  # the number of threads that set_threads was given
 
@@ -78,20 +76,7 @@ def usable_cpus() -> int:
 
 def cpu_quota() -> float | None:
     """The CPU time in CPUs that the control groups of this process may take; None where there is no limit."""
-    return min((quota for folder in _groups() if (quota := _quota_of(folder)) is not None), default=None)
-
-
-def _groups() -> Iterator[Path]:
-    """Yield the folders of this process's control groups and of those above them, of both versions of cgroups."""
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:  # not Linux
-        lines = []
-    for line in [*lines, "0::/", "0:cpu:/"]:  # the root is a container's own
-        _, controllers, place = line.split(":", 2)
-        if not controllers or "cpu" in controllers.split(","):
-            group = (CGROUP / controllers / place.lstrip("/")) if controllers else CGROUP / place.lstrip("/")
-            yield from (folder for folder in (group, *group.parents) if CGROUP in (folder, *folder.parents))
+    return min((quota for folder in groups_of("cpu") if (quota := _quota_of(folder)) is not None), default=None)
 
 
 def _quota_of(folder: Path) -> float | None:

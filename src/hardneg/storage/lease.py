@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hardneg.errors import BusyError
+from hardneg.errors import BusyError, ResourceError
 from hardneg.storage.digests import digest_json
 from hardneg.storage.disk import make_folder, point, process_alive
-from hardneg.storage.os_errors import disk_faults
+from hardneg.storage.os_errors import disk_faults, elsewhere
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def lease(directory: Path) -> Iterator[None]:
         _held.add(handle)
     try:
         with disk_faults(directory):
-            if not _locked(handle):
+            if not _locked(handle, directory):
                 holder, fix = _holder(handle), "wait for it or stop it"
                 if holder == _own_name():
                     holder, fix = f"{holder}, this program itself", "wait for the other call"
@@ -98,11 +98,16 @@ def _own_name() -> str:
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 
-def _locked(handle: int) -> bool:
+def _locked(handle: int, directory: Path) -> bool:
+    """Whether the lock could be had; raises :class:`ResourceError` where the disk gives none."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as fault:
+        what = f"this disk has no locks ({fault.strerror})"
+        fix = elsewhere(directory, "choose another place, or mount the disk with flock")
+        raise ResourceError("NOT_WRITABLE", what, fix, path=directory) from fault
     return True
 
 

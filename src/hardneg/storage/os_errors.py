@@ -26,6 +26,8 @@ REFUSED = (
     errno.ELOOP,
     errno.ENOLCK,
     errno.EOPNOTSUPP,
+    errno.ENOSYS,
+    errno.EXDEV,
 )
 TOLD = (*FULL, errno.EIO, errno.EROFS, errno.EFBIG)  # faults that a disk may report in the middle of a write
 
