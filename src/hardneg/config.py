@@ -106,6 +106,10 @@ class Settings(BaseModel, metaclass=SettingsType):
         changed = getattr(self, name) != type(self).model_fields[name].default
         return bool(changed) and not self._origins.get(name, "").startswith(PRESET)
 
+    def is_told(self, name: str) -> bool:
+        """Whether somebody gave a setting its value, also if it is that by default; a preset is nobody."""
+        return not self.origin_of(name).startswith((PRESET, "by default")) and getattr(self, name) is not None
+
     def coming_from(self, origins: Mapping[str, str]) -> None:
         """Record where the values of some settings come from, by setting."""
         self._origins.update(origins)

@@ -229,6 +229,27 @@ def test_a_given_ranker_plays_from_the_start(both, world, tmp_path, monkeypatch)
 # ---------------------------------------------------------------- stopped, killed
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("call", "number"), [("rename", 20), ("rename", 40), ("fsync", 210), ("fsync", 330)])
+def test_killed_in_turn_and_begun_again_the_best_iteration_is_kept(world, tmp_path, call, number):
+    """With these settings the retriever learns, and its first iteration is the best on dev."""
+    changes = {"order": "retriever-first", "keep": "best", "balance": 0.0, "retriever_steps": 6}
+    changes |= {"learning_rate": 1e-4, "ranker_learning_rate": 1e-4}
+    kept = train(world, tmp_path / "whole", SETTINGS, **changes)["kept"]
+    assert (kept["state"], kept["beats_untrained"]) == ("iteration-1", True)
+
+    def work():
+        die_at("os", call, number)
+        train(world, tmp_path / "exp", SETTINGS, **changes)
+        return 0
+
+    assert os.waitstatus_to_exitcode(os.waitpid(fork(work)[0], 0)[1]) == -signal.SIGKILL
+    assert not (tmp_path / "exp/results.json").exists()
+    train(world, tmp_path / "exp", SETTINGS, **changes)
+    assert files_of(tmp_path / "exp") == files_of(tmp_path / "whole")
+    assert hn.verify(tmp_path / "exp")["whole"]
+
+
 def check_whole(out, undisturbed):
     """It ended as it does undisturbed, and left nothing that only roles need."""
     found = files_of(out)

@@ -110,6 +110,8 @@ def test_each_seed_has_the_minutes(world, timed):
         ({"minutes": float("nan")}, "minutes = nan; give a number above 0"),
         ({"minutes": 1e9}, "minutes = 1e+09; give a number above 0"),
         ({"minutes": 3, "epochs": 5}, "minutes = 3 with epochs, which also says how long training is; give one"),
+        ({"minutes": 3, "epochs": 3}, "minutes = 3 with epochs"),  # which is so by default, too
+        ({"minutes": 3, "usual": {"epochs": 3}}, "minutes = 3 with epochs"),
         ({"minutes": 3, "min_steps": 5}, "minutes = 3 with min_steps, which also says"),
         ({"minutes": 3, "steps": [5]}, "minutes = 3 with steps, which also says"),
         (

@@ -342,7 +342,7 @@ def check_minutes(minutes: float | None, settings: TrainingSettings, role: str |
     if settings.roles or role is not None or world_size() > 1:
         what = f"{told}, and several processes train and mine"
         raise SettingsError("BAD_SETTING", what, "set epochs; --estimate says how long they take")
-    if given := [name for name in ("epochs", "min_steps", *counted) if name in fields and settings.is_given(name)]:
+    if given := [name for name in ("epochs", "min_steps", *counted) if name in fields and settings.is_told(name)]:
         what = f"{told} with {' and '.join(given)}, which also says how long training is"
         raise SettingsError("BAD_SETTING", what, "give one of them")
     if getattr(settings, "epochs", None) is None or any(getattr(settings, name) for name in counted):
