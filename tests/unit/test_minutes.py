@@ -88,9 +88,19 @@ def test_the_bound_above_holds(world, timed):
 
 def test_a_line_says_that_the_bound_ends_training_before(world, timed, caplog, hardneg):
     command = ["train", "warmup", "--data", world.collection.path, "--model", world.model, "--preset", "finetune"]
-    status, _, said = hardneg(*command, "--out", world.root / "none", "--minutes", "3", "--dry-run")
+    command += ["--out", world.root / "none", "--minutes", "3", "--dry-run"]
+    status, _, said = hardneg(*command, "--set", "max_steps=10000")
     assert status == 0, said
     assert "; max_steps = 10,000 ends it before" in said
+    status, _, said = hardneg(*command)
+    assert status == 0, said
+    assert "max_steps" not in said
+
+
+def test_a_presets_bound_above_gives_way(world, timed):
+    found = plan_of(world, minutes=3)
+    assert found["settings"]["max_steps"] is None
+    assert steps_of(found) == steps_of(plan_of(world, minutes=3, max_steps=None)) > 10_000
 
 
 def test_episodes_that_mine_alone_keep_the_length_of_a_first_one(world, timed):

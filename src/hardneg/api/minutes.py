@@ -19,6 +19,7 @@ from hardneg.recipes.microbenchmarks import timed_once
 from hardneg.recipes.settings import TrainingSettings
 
 LENGTHS = ("epochs", "first_epochs", "first_ranker_epochs")  # what grows with the time
+BOUNDS = ("min_steps", "max_steps")  # of a preset: the minutes say in their place how long training is
 LEAST = 0.1  # the share of the time that training must have
 NEAR = 0.02  # the share of the time that may be left over
 SHORTEST = 1e-9  # of the lengths: one step of each training
@@ -56,7 +57,7 @@ def lengths_begun(task: Task) -> dict[str, Any] | None:
         if place.settings.is_file():
             begun = read_settings(place.path).get("settings", {})
             if begun.get("epochs") is not None:  # else it is another experiment, which will be refused
-                return {name: begun[name] for name in (*LENGTHS, "min_steps") if name in begun}
+                return {name: begun[name] for name in (*LENGTHS, *BOUNDS) if name in begun}
     return None
 
 
@@ -99,9 +100,8 @@ def lengths_within(task: Task, seconds: float, devices: Devices = ALONE) -> dict
         factor, found, bounded = longest_within(taken, left, least)
     lengths = scaled(task.settings, factor)
     named = ", ".join(f"{name} = {value:g}" for name, value in lengths.items())
-    ends = (
-        f"; max_steps = {task.settings.max_steps:,} ends it before" if bounded and task.settings.max_steps else ""
-    )
+    most = task.settings.max_steps if task.settings.is_told("max_steps") else None
+    ends = f"; max_steps = {most:,} ends it before" if bounded and most else ""
     note(f"{told}: {named}; all but training takes about {clock(found.rest + seconds - left)}{ends}")
     return lengths
 
@@ -147,9 +147,9 @@ def cut(value: float) -> float:
 
 
 def with_lengths(task: Task, lengths: Mapping[str, Any]) -> TrainingSettings:
-    """The settings of a task with these lengths, which no least number of steps bounds."""
-    settings = task.settings.model_copy(update={"min_steps": None} | dict(lengths))
-    return settings.for_data(len(task.data.train))
+    """The settings of a task with these lengths, which no bound of a preset's changes."""
+    bounds = {name: None for name in BOUNDS if not task.settings.is_told(name)}
+    return task.settings.model_copy(update=bounds | dict(lengths)).for_data(len(task.data.train))
 
 
 def lengths_of(settings: TrainingSettings) -> dict[str, float]:
