@@ -20,6 +20,7 @@ import hardneg as hn
 from hardneg.api import diagnose as diagnosing
 from hardneg.api.audit import Sampling
 from hardneg.api.diagnose import compare_opened, opened_at, report_training
+from hardneg.diagnostics.kept import warning
 from hardneg.diagnostics.seeds import pool_seeds
 from hardneg.errors import HardnegError, SettingsError
 from hardneg.experiment.folder import write_settings
@@ -186,6 +187,9 @@ def test_what_the_settings_cost_before_training_is_not_blamed_on_training(began,
     )
     assert (said in found[0]) == told
     assert ("training did not help" in found[0]) != told
+    loud = warning({"dev": dev, "kept": kept | {"dev": 0.6, "beats_untrained": False}})
+    assert ("took it to 0.4000, and training raised it to 0.5000; try settings nearer" in loud) == told
+    assert ("try a lower learning rate" in loud) != told
 
 
 @pytest.mark.parametrize(

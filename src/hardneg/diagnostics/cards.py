@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hardneg.data.training_data import TrainingData
-from hardneg.diagnostics.choice import sentence, warning
+from hardneg.diagnostics.kept import sentence, warning
 from hardneg.experiment.names import FINAL, UNTRAINED, few_of_dev, shown
 from hardneg.shown import counted
 
@@ -27,7 +27,7 @@ def model_card(about: str, data: TrainingData, results: Mapping[str, Any], setti
     if index := results.get("index"):
         lines += ["", f"Trained to be searched through the `{index['kind']}` index `{index['digest'][:12]}`."]
     if kept := results.get("kept"):
-        loud = warning(kept)
+        loud = warning(results)
         lines += ["", f"{sentence(kept)}.", *(["", f"**{loud}.**"] if loud else [])]
     if gained := gain_lines(results):
         lines += ["", *(f"- {line}" for line in gained)]

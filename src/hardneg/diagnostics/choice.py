@@ -1,4 +1,4 @@
-"""Chooses the state that is the result, the last or the best on dev, and puts the choice into words."""
+"""Chooses the state that is the result: the last one, or the best on dev."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from hardneg.diagnostics.kept import sentence, warning
 from hardneg.evaluation.measures import Measure
 from hardneg.experiment.names import LAST, UNTRAINED
 from hardneg.process.progress import say
@@ -64,38 +65,8 @@ def choose(
     return Choice(best, 0 if place is None else steps_made(place), str(measure) if dev else None, dev)
 
 
-# ---------------------------------------------------------------- for people
-
-
-def sentence(kept: Mapping[str, Any]) -> str:
-    """One line that says which state ``model/`` holds."""
-    names = {UNTRAINED: "the untrained model as it came", LAST: f"the last state (step {kept['step']:,})"}
-    said = f"model/ is {names.get(kept['state'], kept['state'])}"
-    if "dev" not in kept:
-        return said
-    others = [f"{name} {kept['of'][name]:.4f}" for name in (UNTRAINED, LAST) if name in kept["of"]]
-    compared = ", ".join(one for one in others if not one.startswith(f"{kept['state']} "))
-    return f"{said}: dev {kept['measure']} {kept['dev']:.4f} ({compared})"
-
-
-def warning(kept: Mapping[str, Any]) -> str | None:
-    """A warning if training has not made the model better on dev; else None."""
-    if kept.get("beats_untrained", True):
-        return None
-    best = kept["of"][UNTRAINED]
-    if kept["state"] == UNTRAINED:
-        return (
-            f"NOTHING BEAT THE UNTRAINED MODEL on dev ({kept['measure']} {best:.4f}): model/ is the untrained"
-            " model as it came; try a lower learning rate, other negatives or more data"
-        )
-    return (
-        f"THE TRAINED MODEL IS NOT BETTER THAN THE UNTRAINED ONE on dev ({kept['measure']} {kept['dev']:.4f},"
-        f" untrained {best:.4f}); with --set keep=best, model/ would be the better one"
-    )
-
-
-def report(kept: Mapping[str, Any]) -> None:
+def report(results: Mapping[str, Any]) -> None:
     """Log which state was chosen, and warn if it is no better than the untrained model."""
-    say(sentence(kept))
-    if text := warning(kept):
+    say(sentence(results["kept"]))
+    if text := warning(results):
         log.warning("%s", text)

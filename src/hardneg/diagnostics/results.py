@@ -160,7 +160,7 @@ def evaluate_states(
         replace=True,
     )
     experiment.finish(results, [*records.values()])
-    report(results["kept"])
+    report(results)
 
 
 # ---------------------------------------------------------------- measure every state

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hardneg.diagnostics.kept import cost_of_settings
 from hardneg.experiment.names import BM25, FINAL, LAST, RETRIEVED, STARTED, UNTRAINED
 
 SURE = 0.05  # the highest p of a sure difference
@@ -234,14 +235,12 @@ def _of_in_batch(found: Beside | None) -> list[str]:
 
 def _of_start(results: Mapping[str, Any], kept: Mapping[str, Any]) -> list[str]:
     """What to do if training helped, but not as much as the settings that it started with had cost."""
-    of, measure = dict(kept.get("of", {})), kept.get("measure")
-    began = results.get("dev", {}).get(STARTED, {}).get(measure)
-    reached = max((value for name, value in of.items() if name != UNTRAINED), default=None)
-    if began is None or reached is None or not began < reached <= of.get(UNTRAINED, began):
+    if (cost := cost_of_settings(results)) is None:
         return []
+    (began, reached), before = cost, kept["of"][UNTRAINED]
     return [
         "Start with settings nearer to the model's own, such as its lengths: on dev, these settings alone took"
-        f" {measure} from {of[UNTRAINED]:.3f} to {began:.3f}, and training then raised it to {reached:.3f} only."
+        f" {kept['measure']} from {before:.3f} to {began:.3f}, and training then raised it to {reached:.3f} only."
     ]
 
 

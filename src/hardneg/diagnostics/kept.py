@@ -1,0 +1,58 @@
+"""Puts into words which state was kept, and whether training made the model better on dev."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hardneg.experiment.names import LAST, STARTED, UNTRAINED
+
+
+def sentence(kept: Mapping[str, Any]) -> str:
+    """One line that says which state ``model/`` holds."""
+    names = {UNTRAINED: "the untrained model as it came", LAST: f"the last state (step {kept['step']:,})"}
+    said = f"model/ is {names.get(kept['state'], kept['state'])}"
+    if "dev" not in kept:
+        return said
+    others = [f"{name} {kept['of'][name]:.4f}" for name in (UNTRAINED, LAST) if name in kept["of"]]
+    compared = ", ".join(one for one in others if not one.startswith(f"{kept['state']} "))
+    return f"{said}: dev {kept['measure']} {kept['dev']:.4f} ({compared})"
+
+
+def cost_of_settings(results: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Dev before the first step and at its best, if training gained less than its settings had cost before.
+
+    Settings, such as short lengths, change the model before training. None: they did not, or training gained
+    nothing, or more than they cost.
+    """
+    kept = results.get("kept", {})
+    of: Mapping[str, float] = kept.get("of", {})
+    began = results.get("dev", {}).get(STARTED, {}).get(kept.get("measure"))
+    reached = max((value for name, value in of.items() if name != UNTRAINED), default=None)
+    if began is None or reached is None or not began < reached <= of.get(UNTRAINED, began):
+        return None
+    return began, reached
+
+
+def warning(results: Mapping[str, Any]) -> str | None:
+    """A warning if training has not made the model better on dev; else None."""
+    kept = results["kept"]
+    if kept.get("beats_untrained", True):
+        return None
+    best = kept["of"][UNTRAINED]
+    if kept["state"] == UNTRAINED:
+        fix = "try a lower learning rate, other negatives or more data"
+        if cost := cost_of_settings(results):
+            began, reached = cost
+            fix = (
+                f"its settings, such as lengths, took it to {began:.4f}, and training raised it to {reached:.4f};"
+                " try settings nearer to the model's own"
+            )
+        return (
+            f"NOTHING BEAT THE UNTRAINED MODEL on dev ({kept['measure']} {best:.4f}): model/ is the untrained"
+            f" model as it came; {fix}"
+        )
+    return (
+        f"THE TRAINED MODEL IS NOT BETTER THAN THE UNTRAINED ONE on dev ({kept['measure']} {kept['dev']:.4f},"
+        f" untrained {best:.4f}); with --set keep=best, model/ would be the better one"
+    )
