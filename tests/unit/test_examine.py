@@ -148,7 +148,7 @@ def test_advice_follows_from_what_was_found(tmp_path):
         "In `warmup`, --set guide_mask=true",
         "There is no dev split: a tenth of the training queries",
         "1 query of 'train' has no positive: it is left out.",
-        "2 training queries are few",
+        "There is little to train on (2 training queries): results may differ",
         "`hardneg train warmup --preset finetune`: 100 steps of 2 queries, 100 passes over 2 training queries. "
         "These are many passes: fewer may do, such as --epochs 10.",
     ):

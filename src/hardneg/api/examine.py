@@ -294,8 +294,8 @@ def recipe_advice(facts: Mapping[str, Any]) -> Iterator[str]:
         return
     if queries < FEW:
         yield (
-            f"{queries:,} training queries are few: results may differ by chance. Compare with BM25 and with the "
-            "untrained model, and train with several --seeds."
+            f"There is little to train on ({counted(queries, 'training query')}): results may differ by chance. "
+            "Compare with BM25 and with the untrained model, and train with several --seeds."
         )
     later = (
         "When dev rises no more, go on from its model with `hardneg train star --preset finetune`, which mines."
