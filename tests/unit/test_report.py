@@ -161,6 +161,14 @@ def test_a_ranker_is_judged_against_what_it_re_ranks():
     assert any("Do not re-rank" in line for line in found.advice)
 
 
+def test_a_test_that_is_unsure_only_after_the_correction_says_both():
+    row = comparison(0.2, 0.012) | {"p_holm": 0.087}
+    found = verdict(results(row))
+    assert found.kind == "unsure"
+    assert "p (Holm) = 0.087, 0.012 before it was corrected for all tests)" in found.sentence
+    assert "before" not in verdict(results(row | {"p_holm": 0.04})).sentence
+
+
 def test_advice_follows_from_the_results():
     kept = {"state": "last", "of": {"untrained": 0.3, "episode-1": 0.6, "last": 0.5}}
     forgotten = [{"before": "untrained", "after": "episode-1", "forgotten": 0.4}]

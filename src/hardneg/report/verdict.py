@@ -169,6 +169,8 @@ def _difference(row: Mapping[str, Any]) -> str:
     p = corrected(row)
     name = "p (Holm)" if "p_holm" in row else "p"  # a single test is corrected for nothing
     told = f"{p:.3f}" if p >= 0.001 else f"{p:.0e}"
+    if row["p"] <= SURE < p:  # else the interval and the verdict seem to contradict each other
+        told += f", {row['p']:.3f} before it was corrected for all tests"
     return f"difference {row['difference']:+.3f}, 95 % interval {low:+.3f} to {high:+.3f}, {name} = {told}"
 
 
