@@ -12,12 +12,15 @@ from hardneg.api.recipes import settings_of
 from hardneg.api.reopen import experiment_data
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import choose_splits
+from hardneg.diagnostics import best_vectors
+from hardneg.diagnostics import results as ends
 from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.results import note_among
 from hardneg.diagnostics.search_state import bm25_judged
+from hardneg.diagnostics.summary import dev_values
 from hardneg.errors import ArtifactError, Faults, InputError, SettingsError
 from hardneg.evaluation.measures import parse_measures
-from hardneg.experiment.names import few_of_dev
+from hardneg.experiment.names import LAST, few_of_dev
 from hardneg.experiment.states import read_states
 from hardneg.models.loading import load_encoder
 from hardneg.recipes import measured_states, training_run
@@ -134,6 +137,26 @@ def test_a_fall_keeps_an_earlier_state(train):
     steps = {name: value for name, value in of.items() if name.startswith("step-")}
     best = max(steps, key=steps.get)
     assert [place.parent.name for place in path.glob("states/*/model")] == [best.replace("step-", "1-")]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "liked"),
+    [("ance-tele", "untrained"), ("ance-tele", "episode-1"), ("ance-tele", "last"), ("adore", "untrained")],
+)
+def test_the_embeddings_of_the_kept_state_stay(train, world, tmp_path, monkeypatch, recipe, liked):
+    """So the model that an experiment leaves can be searched at once, also if it is not the last one."""
+
+    def values(seen, last, measure):
+        names = (last if name == LAST else name for name in dev_values(seen, last, measure))
+        return {LAST if name == last else name: float(name == liked) for name in names}
+
+    for module in (best_vectors, ends):
+        monkeypatch.setattr(module, "dev_values", values)
+    results, path = train(recipe, keep="best")
+    assert results["kept"]["state"] == liked
+    stores = [read_manifest(place).inputs["encoder"] for place in (tmp_path / "cache/embeddings").iterdir()]
+    models = [load_encoder(place) for place in (world.calm, str(path / "model"))]  # the first, for others
+    assert set(stores) == {one.digest(side) for one in models for side in ("query", "passage")}
 
 
 def test_the_untrained_model_is_kept_where_nothing_beats_it(train, world, tmp_path, caplog):

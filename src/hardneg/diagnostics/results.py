@@ -12,6 +12,7 @@ from typing import Any, Literal
 from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import write_run
 from hardneg.data.training_data import TrainingData
+from hardneg.diagnostics.best_vectors import BestVectors
 from hardneg.diagnostics.cards import card_metadata, model_card
 from hardneg.diagnostics.choice import Choice, choose, report
 from hardneg.diagnostics.curves import draw_learning_curve, learning_curve
@@ -129,12 +130,15 @@ def evaluate_states(
     """
     handling = handling or Handling(kept_state, save_state)
     judge = Judge(data, plan.measures, experiment.cache, plan.dev_passages)
-    seen, last = measure_all(states, judge, experiment, plan, bm25)
+    best = BestVectors(plan.measures[0]) if plan.keep == "best" else None
+    seen, last = measure_all(states, judge, experiment, plan, bm25, best)
     choice = by_leader(choose_state, seen, last.name, plan)
     chosen = seen[last.name if choice.state == LAST else choice.state]
     kept = handling.kept(chosen, last, experiment.layout, untrained)
     incomplete = by_leader(lambda: set(data.judged) - set(chosen.runs))
     again = measure_state(kept, judge, experiment.layout, depth=plan.depth) if incomplete else None
+    if best is not None:
+        best.settle(kept, last)
     if not is_leader():
         return
     seen = with_final(seen, last.name, choice.state, again, experiment.layout)
@@ -172,6 +176,7 @@ def measure_all(
     experiment: Experiment,
     plan: EvaluationPlan,
     bm25: Callable[[Judge], Mapping[str, Run]],
+    best: BestVectors | None,
 ) -> tuple[dict[str, Measured], Any]:
     """Measure BM25 and every state as it comes, and log the values; returns them and the last state."""
     seen: dict[str, Measured] = {}
@@ -188,6 +193,8 @@ def measure_all(
         if state.kind not in BESIDES:
             stages.begin("measure", last=state.kind in ("last", "final"))
         seen[state.name] = measure_state(state, judge, experiment.layout, depth=plan.depth)
+        if best is not None:
+            best.look(state, seen)
         if is_leader():
             if state.name not in experiment.noted:
                 note_state(seen[state.name], plan.measures[0])

@@ -35,7 +35,7 @@ class Snapshot(CachedRetriever):
     name : the name of the state, for people.
     folder : where the runs of the state are published.
     step : the number of optimiser steps that made the state, if training is one long run.
-    keeps : never discard the embeddings, because other experiments may use them.
+    keeps : do not discard the embeddings: other experiments may use them, or the state is the best one on dev.
     pool : the pool that the model was trained on last.
     asked : the queries that the state is searched for when it is measured; for dev, only dev queries are embedded.
     sparing : embed only the queries of a search, unless a search has half of all queries or more.

@@ -322,12 +322,12 @@ def describe_counts(work: CostModel, sample: Sample, seeds: int) -> dict[str, An
 
 
 def disk_bytes(work: CostModel, encoder: BiEncoder, sample: Sample) -> float:
-    """The most bytes that an experiment leaves on the disk."""
+    """The most bytes that an experiment takes on the disk."""
     data, (model, checkpoint) = work.data, weights_of(work, encoder)
-    collection, episodes = data.collection, len(work.episodes)
+    collection, episodes, sets = data.collection, len(work.episodes), 1 + (work.models > 0 and not work.query_side)
     checkpoints = sum(min(math.ceil(one.steps / work.checkpoint_every), 2) for one in work.episodes)
     models = checkpoints * checkpoint + (episodes + 1 + work.models) * model
-    vectors = (sample.chunks * collection.n_passages + collection.n_queries) * encoder.dim
+    vectors = sets * (sample.chunks * collection.n_passages + collection.n_queries) * encoder.dim
     searched = 2 * work.states * work.examined + work.mined
     hits = searched * len(data.train) * training_depth(collection, data.train, work.depth)
     entries = (episodes if work.pools is None else work.pools) * len(data.train) * work.entries

@@ -31,6 +31,7 @@ from hardneg.search.vectors import as_tensor
 from hardneg.storage.artifacts import digest_json, is_current, is_published, read_manifest
 
 AT_ONCE = 256  # queries that are encoded together when only some are asked for
+SIDES: tuple[Side, ...] = ("passage", "query")
 Timed = Callable[..., contextlib.AbstractContextManager[Any]]
 
 
@@ -344,11 +345,19 @@ class Retriever(Guarded):
     @one_at_a_time
     def discard(self, *sides: Side) -> None:
         """Delete the embeddings (of ``sides``) in the cache."""
-        for side in sides or ("passage", "query"):
-            for searching in (True, False) if side == "query" and self.shortened(True) else (True,):
-                by_leader(discard, self._embeddings(side, searching=searching)[1])
+        for place in sorted(self.stores(*sides)):
+            by_leader(discard, place)
+        for side in sides or SIDES:
             for name in ("passages",) if side == "passage" else ("queries", "training_queries"):
                 self.__dict__.pop(name, None)
+
+    def stores(self, *sides: Side) -> set[Path]:
+        """The folders of the embeddings (of ``sides``) in the cache, whether or not they are there."""
+        return {
+            self._embeddings(side, searching=searching)[1]
+            for side in sides or SIDES
+            for searching in ((True, False) if side == "query" and self.shortened(True) else (True,))
+        }
 
 
 class QueriesOnDemand:
