@@ -146,6 +146,7 @@ def test_diagnostics_are_functions_of_what_they_are_given():
             "pairwise_errors",
             "search_state",
             "measured",
+            "best_vectors",
             "reranked",
             "sharpness",
             "results",

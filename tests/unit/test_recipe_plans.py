@@ -58,6 +58,23 @@ def test_the_best_and_the_last_state_take_disk_besides_the_model(work_of):
     assert work_of(warmup.RECIPE, keep="best", steps=[12]).models == 1  # no state within an episode is measured
 
 
+@pytest.mark.parametrize(
+    ("recipe", "changes", "sets"),
+    [
+        (star.RECIPE, {"keep": "last"}, 1),
+        (star.RECIPE, {"keep": "best"}, 2),
+        (ance.RECIPE, {"keep": "best", "mode": "async-fixed"}, 1),  # another process embeds, and keeps one state
+        (adore.RECIPE, {"keep": "best", "cut": 10, "steps": 7}, 1),  # all states share the passages
+    ],
+)
+def test_vectors_of_the_best_state_lie_beside_those_of_the_newest(world, work_of, recipe, changes, sets):
+    work, encoder = work_of(recipe, **changes), world[1]["tied"]
+    assert work.sets == sets
+    sample = take_sample(work, encoder)
+    more = disk_bytes(replace(work, sets=sets + 1), encoder, sample) - disk_bytes(work, encoder, sample)
+    assert more == pytest.approx((N + ALL_QUERIES) * 64 * 4)
+
+
 def kept_besides(work, encoder):
     """Bytes of vectors and tokens, which every experiment keeps."""
     sample = take_sample(work, encoder)

@@ -49,6 +49,6 @@ class BestVectors:
 
 
 def discard_all(places: Iterable[Path]) -> None:
-    """Delete these embeddings."""
+    """Delete the embeddings in these folders."""
     for place in sorted(places):
         discard(place)

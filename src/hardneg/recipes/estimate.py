@@ -116,6 +116,7 @@ class CostModel:
     encoded: tuple[float, float] | None = None  # times that queries and corpus are encoded; None: once a state
     mined: float = 0  # further searches for all training queries, to mine; a search of a part counts as a fraction
     pools: int | None = None  # pools that are kept; None: one for each episode
+    sets: int = 1  # of vectors of all texts that lie on the disk at a time
     models: int = 0  # models that are kept besides those of the episodes and the final one
     query_side: bool = False  # every step searches, and trains the query side alone, which is untied
     index: int = 0  # bytes of the index that is built; 0: none is
@@ -151,8 +152,7 @@ def work_of(
     ----------
     mined : the number of states that negatives are mined with.
     lists : the number of ranked lists that each of these states makes for a training query.
-    part : the shares of passages and of queries that such a state mines, if measuring it does not embed all
-        passages.
+    part : the shares of passages and queries that such a state mines, unless it embeds all to be measured.
     """
     judged, encoded = settings.examine == "judged", None
     passed = sum(len(settings.measured_steps(one)) for one in episodes)
@@ -178,6 +178,7 @@ def work_of(
         store_dtype=settings.store_dtype,
         precision=settings.precision,
         passage_length=settings.train_passage_length,
+        sets=1 + (settings.keep == "best" and not settings.roles),  # the newest state's, and the best one's
         models=(1 + bool(passed)) * (settings.keep == "best"),  # the last state, and the best within an episode
         passed=passed,
         examined=not judged,
@@ -241,9 +242,8 @@ def describe_work(
 
     Parameters
     ----------
+    work : with several ``devices``, time and memory are of so many devices like this one; disk is the same.
     own : the model as it came, if it is measured besides the model that training starts from.
-
-    With several ``work.devices``, time and memory are of so many devices like this one; disk is the same.
 
     Returns
     -------
@@ -324,10 +324,10 @@ def describe_counts(work: CostModel, sample: Sample, seeds: int) -> dict[str, An
 def disk_bytes(work: CostModel, encoder: BiEncoder, sample: Sample) -> float:
     """The most bytes that an experiment takes on the disk."""
     data, (model, checkpoint) = work.data, weights_of(work, encoder)
-    collection, episodes, sets = data.collection, len(work.episodes), 1 + (work.models > 0 and not work.query_side)
+    collection, episodes = data.collection, len(work.episodes)
     checkpoints = sum(min(math.ceil(one.steps / work.checkpoint_every), 2) for one in work.episodes)
     models = checkpoints * checkpoint + (episodes + 1 + work.models) * model
-    vectors = sets * (sample.chunks * collection.n_passages + collection.n_queries) * encoder.dim
+    vectors = work.sets * (sample.chunks * collection.n_passages + collection.n_queries) * encoder.dim
     searched = 2 * work.states * work.examined + work.mined
     hits = searched * len(data.train) * training_depth(collection, data.train, work.depth)
     entries = (episodes if work.pools is None else work.pools) * len(data.train) * work.entries

@@ -296,6 +296,7 @@ def plan(settings: Adore, data: TrainingData, encoder: BiEncoder) -> CostModel:
     return replace(
         work,
         query_side=True,
+        sets=1,  # all states share the vectors of the passages
         order=("measure", "train", "measure"),
         encoded=(queries + mined, 1),
         mined=mined,
