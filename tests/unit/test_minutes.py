@@ -166,6 +166,10 @@ def test_an_experiment_keeps_the_epochs_that_it_was_begun_with(world, timed, tmp
     assert "finished already" in said
     assert len(timed.asked) == 1
     assert read_settings(tmp_path / "exp") == begun
+    status, _, said = hardneg(*command, "--set", "max_steps=7")
+    assert status != 0
+    assert "SETTINGS_CHANGED" in said
+    assert "max_steps" in said
 
 
 def test_the_estimate_is_of_what_would_be_trained(world):

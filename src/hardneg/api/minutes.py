@@ -50,14 +50,18 @@ def fitted(task: Task, *, devices: Devices = ALONE) -> Task:
 
 
 def lengths_begun(task: Task) -> dict[str, Any] | None:
-    """The lengths and the bounds on steps of the experiment that the task goes on with; None: there is none."""
+    """The lengths of the experiment that the task goes on with, and its bounds on steps, unless others are given.
+
+    None: there is no such experiment.
+    """
     if task.out is None:
         return None
     for place in (Layout(task.out), *Layout(task.out).seeds()):
         if place.settings.is_file():
             begun = read_settings(place.path).get("settings", {})
             if begun.get("epochs") is not None:  # else it is another experiment, which will be refused
-                return {name: begun[name] for name in (*LENGTHS, *BOUNDS) if name in begun}
+                bounds = [name for name in BOUNDS if not task.settings.is_told(name)]
+                return {name: begun[name] for name in (*LENGTHS, *bounds) if name in begun}
     return None
 
 
