@@ -22,7 +22,7 @@ from hardneg.data.training_data import Labels
 from hardneg.errors import BusyError, Faults, InputError, NumericError, SettingsError
 from hardneg.negatives.pool import SOURCES, load_pool
 from hardneg.recipes.catalogue import CATALOGUE, RecipeFacts, RecipeOption
-from hardneg.recipes.estimate import work_of
+from hardneg.recipes.cost_model import work_of
 from hardneg.recipes.settings import Episode, Recipe, TrainingSettings
 from hardneg.recipes.usual import USUAL
 from hardneg.storage.artifacts import read_manifest

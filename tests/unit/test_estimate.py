@@ -15,9 +15,9 @@ from hardneg.models.saving import save_encoder
 from hardneg.process.progress import size_text
 from hardneg.recipes import estimate
 from hardneg.recipes import microbenchmarks as timing
+from hardneg.recipes.cost_model import CostModel
 from hardneg.recipes.estimate import (
     SAMPLE,
-    CostModel,
     Episode,
     Sample,
     describe_work,

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 from hardneg.models.source import ModelSource
-from hardneg.recipes.estimate import work_of
+from hardneg.recipes.cost_model import work_of
 from hardneg.recipes.star import Star
 
 

@@ -18,8 +18,8 @@ from hardneg.recipes import microbenchmarks as timing
 from hardneg.recipes.adore import recipe as adore
 from hardneg.recipes.ance import recipe as ance
 from hardneg.recipes.ar2 import recipe as ar2
+from hardneg.recipes.cost_model import Beside
 from hardneg.recipes.estimate import (
-    Beside,
     add_beside,
     describe_work,
     disk_bytes,

@@ -28,7 +28,7 @@ from hardneg.negatives.mix import nearest
 from hardneg.negatives.pool import NegativePool, empty_pool
 from hardneg.negatives.scores import Guide
 from hardneg.recipes import catalogue
-from hardneg.recipes.estimate import CostModel, work_of
+from hardneg.recipes.cost_model import CostModel, work_of
 from hardneg.recipes.group_settings import GroupSettings
 from hardneg.recipes.measured_states import MeasuredStage, stage_on_pool
 from hardneg.recipes.settings import Episode, Recipe, per_episode

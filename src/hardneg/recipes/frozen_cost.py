@@ -9,7 +9,7 @@ from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.source import ModelSource
 from hardneg.negatives.pool import NegativePool
-from hardneg.recipes.estimate import Beside, CostModel, queries_of_step
+from hardneg.recipes.cost_model import Beside, CostModel, queries_of_step
 from hardneg.recipes.frozen import open_frozen, source_at
 from hardneg.recipes.group_settings import GroupSettings, MiningSettings
 from hardneg.recipes.microbenchmarks import kept

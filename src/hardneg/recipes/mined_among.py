@@ -18,7 +18,7 @@ from hardneg.negatives.groups import epoch_order
 from hardneg.negatives.labels import answers_of, current_positives
 from hardneg.negatives.mining import Corpus
 from hardneg.process.distributed import by_leader
-from hardneg.recipes.estimate import ALL_OF_THEM, Part
+from hardneg.recipes.cost_model import ALL_OF_THEM, Part
 from hardneg.recipes.measured_states import judge_of
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import Int32, Positives, distinct

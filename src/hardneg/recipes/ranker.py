@@ -37,7 +37,7 @@ from hardneg.process.distributed import by_leader
 from hardneg.process.progress import say
 from hardneg.process.stages import Amount, Planned
 from hardneg.recipes import catalogue
-from hardneg.recipes.estimate import CostModel, work_of
+from hardneg.recipes.cost_model import CostModel, work_of
 from hardneg.recipes.group_settings import MiningSettings
 from hardneg.recipes.measured_states import DevEvaluator, MeasuredStage
 from hardneg.recipes.settings import Episode, Recipe

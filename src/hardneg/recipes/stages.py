@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 
 from hardneg.process.stages import Amount, Planned
-from hardneg.recipes.estimate import CostModel, Sample, judged_queries, tokens_of_step
+from hardneg.recipes.cost_model import CostModel, judged_queries
+from hardneg.recipes.estimate import Sample, tokens_of_step
 from hardneg.recipes.settings import Episode
 
 FIRST, LAST = "bm25", "finish"  # the stages that every experiment begins and ends with

@@ -25,7 +25,7 @@ from hardneg.negatives.labels import current_positives
 from hardneg.negatives.pool import NegativePool
 from hardneg.process.distributed import by_leader
 from hardneg.recipes import catalogue
-from hardneg.recipes.estimate import CostModel, work_of
+from hardneg.recipes.cost_model import CostModel, work_of
 from hardneg.recipes.group_settings import GroupSettings
 from hardneg.recipes.measured_states import MeasuredStage, stage_on_pool
 from hardneg.recipes.mined_among import (

@@ -31,7 +31,7 @@ from hardneg.recipes.adore.fixed_index import build_once, check_options, exact_i
 from hardneg.recipes.adore.fixed_negatives import FixedNegatives
 from hardneg.recipes.adore.lists import Retrieval
 from hardneg.recipes.adore.query_batches import QueryBatch, QueryBatches, ranks_of
-from hardneg.recipes.estimate import CostModel, judged_queries, work_of
+from hardneg.recipes.cost_model import CostModel, judged_queries, work_of
 from hardneg.recipes.measured_states import DevEvaluator, MeasuredStage
 from hardneg.recipes.settings import Episode, Recipe, TrainingSettings
 from hardneg.recipes.training_run import TrainingRun

@@ -40,7 +40,7 @@ from hardneg.recipes.ance.refreshing import (
     version_before,
 )
 from hardneg.recipes.ance.versions import Mode, longest_in_force
-from hardneg.recipes.estimate import CostModel, work_of
+from hardneg.recipes.cost_model import CostModel, work_of
 from hardneg.recipes.group_settings import GroupSettings
 from hardneg.recipes.measured_states import DevEvaluator, MeasuredStage, judge_of, runs_path, weights_path
 from hardneg.recipes.roles.peers import (

@@ -29,7 +29,7 @@ from hardneg.recipes.ar2.game import Game, first_ranker
 from hardneg.recipes.ar2.pipeline import Pipelines
 from hardneg.recipes.ar2.refreshes import archived_state, candidates, refresh, runs_of, state_behind
 from hardneg.recipes.ar2.settings import BY_FIRST, EPISODE, RANKER, Ar2
-from hardneg.recipes.estimate import Beside, CostModel, judged_queries, queries_of_step, work_of
+from hardneg.recipes.cost_model import Beside, CostModel, judged_queries, queries_of_step, work_of
 from hardneg.recipes.roles.peers import INFERENCER, TRAINER, Supervisor
 from hardneg.recipes.settings import Recipe
 from hardneg.recipes.starting_ranker import StartingRanker

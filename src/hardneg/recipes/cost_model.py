@@ -1,0 +1,194 @@
+"""The work of an experiment: the counts from which its time, memory and disk are estimated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
+
+from hardneg.data.training_data import TrainingData
+from hardneg.diagnostics.judge import MOST
+from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.cross_encoder import CrossEncoder
+from hardneg.process.hardware import Precision
+from hardneg.recipes.many_devices import ALONE, Devices
+from hardneg.recipes.settings import Episode, TrainingSettings
+
+
+@dataclass(frozen=True)
+class Beside:
+    """The work of a model beside the trained retriever: a ranker, or a frozen model that filters or teaches.
+
+    Attributes
+    ----------
+    name : the name of the model in texts: ``the ranker``, ``the teacher``.
+    model : makes the model; None: the model that training starts from, whose vectors exist anyway.
+    scored : the number of pairs of a query and a passage that it scores without gradient. For a bi-encoder, only
+        the encoding of the texts is counted.
+    reranked : the number of further pairs that it scores to re-rank runs that are measured.
+    episodes : the training of this model; empty if it is not trained.
+    models : the number of folders of its weights that are kept, if it is trained.
+    """
+
+    name: str
+    model: Callable[[], BiEncoder | CrossEncoder] | None
+    scored: int
+    episodes: Sequence[Episode] = ()
+    models: int = 0
+    reranked: int = 0
+
+    @property
+    def trained(self) -> int:
+        """The number of pairs that the model is trained on."""
+        return sum(one.steps * queries_of_step(one) * one.passages_per_query for one in self.episodes)
+
+    @property
+    def steps(self) -> int:
+        """The number of its optimiser steps."""
+        return sum(one.steps for one in self.episodes)
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """The counts, for people."""
+        counts = {
+            f"pairs that {self.name} is trained on": self.trained,
+            f"pairs that {self.name} scores": self.scored,
+            f"pairs that {self.name} re-ranks": self.reranked,
+        }
+        return {what: count for what, count in counts.items() if count}
+
+
+class Part(NamedTuple):
+    """The shares of passages and of training queries that a state mines."""
+
+    passages: float
+    queries: float
+
+
+ALL_OF_THEM = Part(1.0, 1.0)
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """The work of an experiment: the counts from which its time, memory and disk are estimated."""
+
+    data: TrainingData
+    episodes: Sequence[Episode]
+    states: int  # the number of states that search for the training queries and those of dev and test
+    depth: int
+    entries: int  # entries of a pool for a query
+    in_batch: bool
+    micro_queries: int | None  # queries whose passages meet in one softmax; None: all of a step
+    chunk_tokens: int | None  # tokens of a chunk of the gradient cache; None: it is off
+    recompute: bool  # whether the backward pass computes layers again
+    checkpoint_every: int
+    token_budget: int
+    store_dtype: str
+    precision: Precision
+    passage_length: int | None = None  # tokens of a passage in steps, at most; None: as many as in search
+    encoded: tuple[float, float] | None = None  # times that queries and corpus are encoded; None: once a state
+    mined: float = 0  # further searches for all training queries, to mine; a search of a part counts as a fraction
+    pools: int | None = None  # pools that are kept; None: one for each episode
+    sets: int = 1  # of vectors of all texts that lie on the disk at a time
+    models: int = 0  # models that are kept besides those of the episodes and the final one
+    query_side: bool = False  # every step searches, and trains the query side alone, which is untied
+    index: int = 0  # bytes of the index that is built; 0: none is
+    passed: int = 0  # states that are measured on dev alone
+    examined: bool = True  # every state is searched for training queries and their positives' neighbours
+    mined_pools: int = 0  # pools that are made, whether or not they are kept
+    compared: int = 0  # candidates of a training query in such a pool, whose scores a guide would compare
+    beside: Sequence[Beside] = ()
+    devices: Devices = ALONE  # the devices for which the time is estimated
+    order: Sequence[str] = ()  # the kinds of its stages; empty: each episode measures, mines and trains
+
+    @property
+    def every_episode(self) -> list[Episode]:
+        """The episodes of all models that are trained, in order."""
+        return sorted(chain(self.episodes, *(one.episodes for one in self.beside)), key=lambda one: one.episode)
+
+
+def work_of(
+    settings: TrainingSettings,
+    data: TrainingData,
+    episodes: Sequence[Episode],
+    *,
+    states: int,
+    entries: int,
+    in_batch: bool,
+    mined: int = 0,
+    lists: int = 1,
+    part: Part = ALL_OF_THEM,
+) -> CostModel:
+    """The work of an experiment with these settings; for ADORE, ``states`` includes those measured between steps.
+
+    Parameters
+    ----------
+    mined : the number of states that negatives are mined with.
+    lists : the number of ranked lists that each of these states makes for a training query.
+    part : the shares of passages and queries that such a state mines, unless it embeds all to be measured.
+    """
+    judged, encoded = settings.examine == "judged", None
+    passed = sum(len(settings.measured_steps(one)) for one in episodes)
+    if judged:
+        among = dev_share(settings, data)
+        if data.test is not None or among == 1.0:
+            part = ALL_OF_THEM
+        share = judged_queries(data) / max(data.collection.n_queries, 1)
+        passages = corpora(data, states=states, passed=passed, mined=mined, among=among, part=part)
+        encoded = (mined * part.queries + states * share, passages)
+    return CostModel(
+        data,
+        episodes,
+        states=states,
+        depth=settings.depth,
+        entries=entries,
+        in_batch=in_batch,
+        micro_queries=settings.micro_queries,
+        chunk_tokens=settings.chunk_tokens,
+        recompute=settings.recompute_layers,
+        checkpoint_every=settings.checkpoint_every,
+        token_budget=settings.token_budget,
+        store_dtype=settings.store_dtype,
+        precision=settings.precision,
+        passage_length=settings.train_passage_length,
+        sets=1 + (settings.keep == "best" and not settings.roles),  # the newest state's, and the best one's
+        models=(1 + bool(passed)) * (settings.keep == "best"),  # the last state, and the best within an episode
+        passed=passed,
+        examined=not judged,
+        mined_pools=mined or len(episodes),
+        compared=max(entries, lists * settings.depth),
+        mined=mined * lists * part.queries * part.passages if judged else 0,
+        encoded=encoded,
+    )
+
+
+def dev_share(settings: TrainingSettings, data: TrainingData) -> float:
+    """The share of the passages among which dev is judged, at most: it is less if queries share hits."""
+    if settings.dev_passages is None or data.dev is None:
+        return 1.0
+    among = settings.dev_passages * len(data.dev) / max(data.collection.n_passages, 1)
+    return among if among < MOST else 1.0
+
+
+def corpora(data: TrainingData, *, states: int, passed: int, mined: int, among: float, part: Part) -> float:
+    """How many times the corpus is encoded, where encoding a part of it counts as a fraction.
+
+    A state that does not mine and is measured on dev alone needs only the passages that dev is judged among.
+    """
+    if among == 1.0:
+        return states + passed
+    if part != ALL_OF_THEM:
+        return min(mined, states) * part.passages + (states + passed) * among
+    whole = states if data.test is not None else min(mined, states)
+    return whole + (states - whole + passed) * among
+
+
+def judged_queries(data: TrainingData) -> int:
+    """The number of queries of dev and test."""
+    return sum(len(qrels) for qrels in (data.dev, data.test) if qrels is not None)
+
+
+def queries_of_step(episode: Episode) -> int:
+    """The number of queries of every step but the last one of an epoch."""
+    return min(episode.queries_per_step, episode.queries)
