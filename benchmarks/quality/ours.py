@@ -8,13 +8,13 @@ import math
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from quality.cells import MEASURES, UNTRAINED
 from quality.clock import Clock
-from quality.rule import Point, Run
+from quality.rule import RATES, Point, Run
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,13 @@ class Stage:
 
 
 TELE = 1.5  # two episodes: the first one makes half of a schedule
+TRIALS = 1.25  # each rate is tried for a quarter of the schedule, and one of them goes on
 SOME = {"mine_passages": 5}
 ONE_EPISODE = {"episodes": 1, "first": "mined"}
 IN_BATCH = {"episodes": 1}  # the first episode of the preset mines nothing
 CONTENDERS: dict[str, tuple[Stage, ...]] = {
     "hardneg-warmup": (Stage("warmup"),),
+    "hardneg-rates": (Stage("warmup", {"learning_rate": list(RATES)}, schedules=TRIALS),),
     "hardneg-warmup-cut": (Stage("warmup", {"train_passage_length": 64}),),
     "hardneg-warmup-bm25": (Stage("warmup", preset="finetune-bm25"),),
     "hardneg-star": (Stage("star"),),
@@ -100,7 +102,6 @@ class Ours:
             preset=stage.preset,
             splits=Splits(test="none"),
             cache=self.folder / "cache",
-            learning_rate=point.rate,
             scale=point.scale,
             min_steps=horizon,
             max_steps=horizon,
@@ -110,10 +111,12 @@ class Ours:
             precision=self.order["precision"],
             device=self.order["device"],
             **self._judged(stage),
-            **stage.settings,
+            **{"learning_rate": point.rate, **stage.settings},
             **batch,
         )
-        return {"kept": results["kept"], "timing": timing_of(out), "grows": "mine_passages" in stage.settings}
+        rate = results.get("tried", {}).get("learning_rate", point.rate)
+        grows = "mine_passages" in stage.settings
+        return {"kept": results["kept"], "timing": timing_of(out), "grows": grows, "rate": rate}
 
 
 def timing_of(out: Path) -> list[dict[str, Any]]:
@@ -149,7 +152,7 @@ def told(
     dev = dev_of([one["kept"]["of"] for one in found])
     best = max((name for name in dev if name != UNTRAINED), key=lambda name: dev[name])
     return Run(
-        point,
+        replace(point, rate=found[-1]["rate"]),
         steps,
         1 + len(gaps),
         dev,

@@ -15,7 +15,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -137,13 +137,21 @@ def is_plain(value: Any) -> bool:
 
 @functools.cache
 def lists_of(settings: type[BaseModel]) -> frozenset[str]:
-    """The names of the settings that are lists."""
-    fields = settings.model_fields.items()
+    """The names of the settings that are lists, and cannot be a number as well."""
+    kinds = {name: (one.annotation, *get_args(one.annotation)) for name, one in settings.model_fields.items()}
     return frozenset(
-        name
-        for name, field in fields
-        if any(get_origin(kind) is list for kind in (field.annotation, *get_args(field.annotation)))
+        name for name, some in kinds.items() if any(map(is_list, some)) and not any(map(is_number, some))
     )
+
+
+def is_list(kind: Any) -> bool:
+    """Whether a type is that of lists."""
+    return get_origin(kind) is list
+
+
+def is_number(kind: Any) -> bool:
+    """Whether a type is that of numbers, with bounds or without."""
+    return kind in (int, float) or (get_origin(kind) is Annotated and is_number(get_args(kind)[0]))
 
 
 def is_operational(settings: type[Settings], name: str) -> bool:

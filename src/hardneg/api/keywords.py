@@ -88,8 +88,6 @@ class Keywords(Options, total=False):
     """The optimiser: `adamw`, or `lamb` for large batches (You et al., 2020)."""
     queries_per_step: int
     """Queries of one optimiser step, over all devices: the batch size."""
-    learning_rate: float
-    """The highest learning rate; it falls to 0 at the end of the schedule."""
     weight_decay: float
     """Decoupled weight decay of all matrices."""
     warmup: float
@@ -171,6 +169,10 @@ class Keywords(Options, total=False):
 class AnceTeleKeywords(Keywords, total=False):
     """What ``train ance-tele`` takes."""
 
+    learning_rate: float | list[float]
+    """The highest learning rate; it falls to 0 at the end of the schedule. Of a list, each rate is tried for
+    `trial_share` of the first episode, and training goes on with the one that is best on dev.
+    """
     max_score: float | None
     """A mined passage with a higher score is no negative."""
     absolute_margin: float | None
@@ -191,6 +193,10 @@ class AnceTeleKeywords(Keywords, total=False):
     """Factor from the student's scores to logits in the teacher's part. None: the model's scale."""
     teacher_temperature: float
     """Divides the teacher's scores."""
+    trial_share: float
+    """The share of the schedule for which each of several learning rates is tried. The steps of the best one
+    count as training; those of the others come in addition.
+    """
     episodes: int
     """Number of episodes. Before each, the negatives are mined anew."""
     start_episode: int
@@ -252,6 +258,10 @@ class AnceTeleKeywords(Keywords, total=False):
 class WarmupKeywords(Keywords, total=False):
     """What ``train warmup`` takes."""
 
+    learning_rate: float | list[float]
+    """The highest learning rate; it falls to 0 at the end of the schedule. Of a list, each rate is tried for
+    `trial_share` of the first episode, and training goes on with the one that is best on dev.
+    """
     max_score: float | None
     """A mined passage with a higher score is no negative."""
     absolute_margin: float | None
@@ -272,6 +282,10 @@ class WarmupKeywords(Keywords, total=False):
     """Factor from the student's scores to logits in the teacher's part. None: the model's scale."""
     teacher_temperature: float
     """Divides the teacher's scores."""
+    trial_share: float
+    """The share of the schedule for which each of several learning rates is tried. The steps of the best one
+    count as training; those of the others come in addition.
+    """
     mixtures: list[str]
     """Where negatives come from, one mixture after the other. Sources are joined by `+`: `bm25`, `random`,
     `file`, `in_batch`, `nce`.
@@ -297,6 +311,8 @@ class WarmupKeywords(Keywords, total=False):
 class AnceKeywords(Keywords, total=False):
     """What ``train ance`` takes."""
 
+    learning_rate: float
+    """The highest learning rate; it falls to 0 at the end of the schedule."""
     max_score: float | None
     """A mined passage with a higher score is no negative."""
     absolute_margin: float | None
@@ -356,6 +372,10 @@ class AnceKeywords(Keywords, total=False):
 class StarKeywords(Keywords, total=False):
     """What ``train star`` takes."""
 
+    learning_rate: float | list[float]
+    """The highest learning rate; it falls to 0 at the end of the schedule. Of a list, each rate is tried for
+    `trial_share` of the first episode, and training goes on with the one that is best on dev.
+    """
     max_score: float | None
     """A mined passage with a higher score is no negative."""
     absolute_margin: float | None
@@ -376,6 +396,10 @@ class StarKeywords(Keywords, total=False):
     """Factor from the student's scores to logits in the teacher's part. None: the model's scale."""
     teacher_temperature: float
     """Divides the teacher's scores."""
+    trial_share: float
+    """The share of the schedule for which each of several learning rates is tried. The steps of the best one
+    count as training; those of the others come in addition.
+    """
     negatives_per_query: int
     """Mined negatives of a query in a step."""
     alpha: float | Literal["implicit"]
@@ -399,6 +423,8 @@ class StarKeywords(Keywords, total=False):
 class AdoreKeywords(Keywords, total=False):
     """What ``train adore`` takes."""
 
+    learning_rate: float
+    """The highest learning rate; it falls to 0 at the end of the schedule."""
     cut: int
     """The measure counts this many first passages. It has no default."""
     measure: Literal["RR", "nDCG"]
@@ -422,6 +448,8 @@ class AdoreKeywords(Keywords, total=False):
 class Ar2Keywords(Keywords, total=False):
     """What ``train ar2`` takes."""
 
+    learning_rate: float
+    """The highest learning rate; it falls to 0 at the end of the schedule."""
     max_score: float | None
     """A mined passage with a higher score is no negative."""
     absolute_margin: float | None
@@ -485,6 +513,8 @@ class Ar2Keywords(Keywords, total=False):
 class RankerTrainingKeywords(Keywords, total=False):
     """What ``train ranker`` takes."""
 
+    learning_rate: float
+    """The highest learning rate; it falls to 0 at the end of the schedule."""
     max_score: float | None
     """A mined passage with a higher score is no negative."""
     absolute_margin: float | None

@@ -29,6 +29,7 @@ from hardneg.experiment.layout import Layout, run_of, trec_run
 from hardneg.experiment.names import BM25, FINAL, LAST, RETRIEVED, STARTED, UNTRAINED, shown
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.experiment.states import StateRecord
+from hardneg.experiment.trials import rates_told
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.lengths import lengths_of
@@ -144,7 +145,7 @@ def evaluate_states(
     seen = with_final(seen, last.name, choice.state, again, experiment.layout)
     records = {name: one.record for name, one in seen.items()}
     results = results_of(seen, choice, plan) | dict(handling.besides(seen, judge))
-    results |= entropies(records, experiment.layout)
+    results |= entropies(records, experiment.layout) | rates_told(experiment.layout)
     if handling.model == RETRIEVER:
         results |= fused_results(seen, judge, seed=plan.seed)
     if judge.dev_passages is not None and data.dev is not None:

@@ -118,6 +118,38 @@ class StateFolder:
 
 
 @dataclass(frozen=True)
+class TrialFolder:
+    """The paths of what the trial of a learning rate leaves in the folder."""
+
+    path: Path
+
+    @property
+    def metrics(self) -> Path:
+        """A row for every step, until training goes on."""
+        return self.path / METRICS
+
+    @property
+    def margins(self) -> Path:
+        """A line for every negative of its steps, until training goes on."""
+        return self.path / MARGINS
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of its checkpoints, until training goes on."""
+        return self.path / CHECKPOINT
+
+    @property
+    def runs(self) -> Path:
+        """The folder of the runs of the state that it ends with."""
+        return self.path / RUNS
+
+    @property
+    def record(self) -> Path:
+        """The record of what was measured of this state."""
+        return self.path / "measured"
+
+
+@dataclass(frozen=True)
 class Layout:
     """The paths of the experiment at ``path``."""
 
@@ -298,6 +330,14 @@ class Layout:
     def state(self, step: int, episode: int | None = None) -> StateFolder:
         """The paths of the state after ``step`` steps (of an episode)."""
         return StateFolder(self.path / ("states/" + (f"{step}" if episode is None else f"{episode}-{step}")))
+
+    def trial(self, rate: float) -> TrialFolder:
+        """The paths of the trial of a learning rate."""
+        return TrialFolder(self.path / f"trials/rate-{rate!r}")
+
+    def trials(self) -> list[TrialFolder]:
+        """The trials that have a folder."""
+        return [TrialFolder(path) for path in sorted(self.path.glob("trials/rate-*"))]
 
     def measured_states(self) -> list[tuple[int, int]]:
         """List (episode, step) of every state that was measured between two steps and has a folder, in order."""

@@ -9,8 +9,9 @@ positive as the assigned label).
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,6 +59,16 @@ class MarginLog:
         self.path, self.query_rows = path, query_rows
         self.at = (0, 0)  # episode and step (from 1) of the margins that come next
         self.waiting: list[tuple[int, int, Int32, Int32, Any]] = []
+
+    @contextlib.contextmanager
+    def elsewhere(self, path: Path) -> Iterator[None]:
+        """Keep the margins that are seen in the block in another file."""
+        self.path, own = path, self.path
+        try:
+            yield
+        finally:
+            self.waiting.clear()  # of steps that were not finished
+            self.path = own
 
     def see(self, query_rows: Int32, negative_rows: Int32, margins: Any) -> None:
         """Remember the margins of a micro-batch, a tensor [b, N]; NaN where a passage was masked as a negative."""

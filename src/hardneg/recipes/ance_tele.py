@@ -29,8 +29,9 @@ from hardneg.negatives.pool import NegativePool, empty_pool
 from hardneg.negatives.scores import Guide
 from hardneg.recipes import catalogue
 from hardneg.recipes.cost_model import CostModel, work_of
-from hardneg.recipes.group_settings import GroupSettings
-from hardneg.recipes.measured_states import MeasuredStage, stage_on_pool
+from hardneg.recipes.group_settings import TrialSettings
+from hardneg.recipes.measured_states import MeasuredStage
+from hardneg.recipes.pool_stage import stage_on_pool
 from hardneg.recipes.settings import Episode, Recipe, per_episode
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import Positives
@@ -40,7 +41,7 @@ from hardneg.training.objectives import group_loss
 from hardneg.training.stage import steps_made
 
 
-class AnceTele(GroupSettings):
+class AnceTele(TrialSettings):
     """Settings of the recipe; the presets hold the papers' values."""
 
     given_alone: ClassVar[str] = "episodes = 1"

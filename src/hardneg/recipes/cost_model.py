@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
 
@@ -95,12 +95,19 @@ class CostModel:
     query_side: bool = False  # every step searches, and trains the query side alone, which is untied
     index: int = 0  # bytes of the index that is built; 0: none is
     passed: int = 0  # states that are measured on dev alone
+    tried: int = 0  # steps of the first episode with learning rates that are tried, and are not the best
     examined: bool = True  # every state is searched for training queries and their positives' neighbours
     mined_pools: int = 0  # pools that are made, whether or not they are kept
     compared: int = 0  # candidates of a training query in such a pool, whose scores a guide would compare
     beside: Sequence[Beside] = ()
     devices: Devices = ALONE  # the devices for which the time is estimated
     order: Sequence[str] = ()  # the kinds of its stages; empty: each episode measures, mines and trains
+
+    @property
+    def trained(self) -> list[Episode]:
+        """The episodes; the first one has also the steps of trials from which training does not go on."""
+        more = [self.tried, *[0] * len(self.episodes)]
+        return [replace(one, steps=one.steps + n) for one, n in zip(self.episodes, more, strict=False)]
 
     @property
     def every_episode(self) -> list[Episode]:
@@ -130,6 +137,8 @@ def work_of(
     """
     judged, encoded = settings.examine == "judged", None
     passed = sum(len(settings.measured_steps(one)) for one in episodes)
+    trials = [steps for one in episodes if (steps := settings.trial_steps(one))]
+    passed += len(trials) * len(settings.rates)
     if judged:
         among = dev_share(settings, data)
         if data.test is not None or among == 1.0:
@@ -155,6 +164,7 @@ def work_of(
         sets=1 + (settings.keep == "best" and not settings.roles),  # the newest state's, and the best one's
         models=(1 + bool(passed)) * (settings.keep == "best"),  # the last state, and the best within an episode
         passed=passed,
+        tried=sum(trials) * (len(settings.rates) - 1),
         examined=not judged,
         mined_pools=mined or len(episodes),
         compared=max(entries, lists * settings.depth),

@@ -139,6 +139,7 @@ def describe_counts(work: CostModel, sample: Sample, seeds: int) -> dict[str, An
         "global batch": f"{batch} queries (in one softmax: {together})",
         "negatives per query": f"{hard + shared} ({hard} hard, {shared} in-batch)",
         "optimiser steps": sum(one.steps for one in work.every_episode),
+        **({"further steps, to try learning rates": work.tried} if work.tried else {}),
         **{name: count for one in work.beside for name, count in one.facts.items()},
         **({"seeds": seeds} if seeds > 1 else {}),
     }
@@ -202,7 +203,7 @@ def time_stages(work: CostModel, encoder: BiEncoder, sample: Sample) -> tuple[di
     seconds["train"], memory = time_training(work, encoder, sample)
     visits = sum(one.steps * queries_of_step(one) for one in work.episodes) * work.query_side
     seconds["train"] += shared_search(work, visits * a_search)
-    add_exchange(seconds, work, sum(one.steps for one in work.episodes), trained_bytes(work, encoder))
+    add_exchange(seconds, work, sum(one.steps for one in work.trained), trained_bytes(work, encoder))
     seconds["save and verify"] = stored_bytes(work, encoder) / DISK_RATE
     return seconds, memory + weights_of(work, encoder)[0] + work.index  # the miner stays beside the trainee
 
@@ -299,7 +300,7 @@ def time_training(work: CostModel, encoder: BiEncoder, sample: Sample) -> tuple[
     seconds = sum(
         one.steps
         * (cost.update + passes * cost.token * work.devices.share(tokens_of_step(one, None, sample, work), text))
-        for one in work.episodes
+        for one in work.trained
     )
     return seconds, cost.before + cost.grown * max(micro / TIMED_TOKENS, 1.0)
 

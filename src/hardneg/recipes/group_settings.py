@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from hardneg.errors import SettingsError
 from hardneg.negatives.candidates import Filters
-from hardneg.recipes.settings import TrainingSettings
+from hardneg.recipes.settings import Episode, TrainingSettings
+from hardneg.shown import as_set
 from hardneg.training.objectives import DistillName, GroupLoss, TaughtLoss, distilled
 
 BOUNDS = ("max_score", "absolute_margin", "relative_margin", "top")
@@ -142,3 +143,45 @@ class GroupSettings(MiningSettings):
             scale=self.distill_scale or scale,
             temperature=self.teacher_temperature,
         )
+
+
+Rate = Annotated[float, Field(gt=0)]
+
+
+class TrialSettings(GroupSettings):
+    """Settings of the recipes that can try several learning rates before they train.
+
+    Each rate makes the first steps of the whole schedule in the first episode. Training goes on with the rate
+    whose state is best on dev then.
+    """
+
+    learning_rate: Rate | Annotated[list[Rate], Field(min_length=1)] = 5e-6  # type: ignore[assignment]
+    trial_share: float = Field(0.25, gt=0, le=1)  # of the schedule, for each of several rates
+
+    def check(self) -> None:
+        """Refuse also a learning rate that stands twice, and a trial's length where none is tried."""
+        super().check()
+        if len(set(self.rates)) < len(self.rates):
+            what = f"learning_rate = {as_set(self.rates)}: a rate stands twice"
+            raise SettingsError("BAD_SETTING", what, "name each once")
+        if len(self.rates) == 1:
+            self.check_idle("with one learning rate, which is not tried", "trial_share")
+
+    @property
+    def rates(self) -> list[float]:
+        """The learning rates that are tried, in order; a single one is no trial."""
+        return self.learning_rate if isinstance(self.learning_rate, list) else [self.learning_rate]
+
+    def trial_steps(self, episode: Episode) -> int:
+        """The steps of an episode that each of several learning rates is tried for; 0: none is tried in it."""
+        if len(self.rates) == 1 or episode.episode != self.first_episode:
+            return 0
+        return min(max(int(self.trial_share * episode.scheduled + 0.5), 1), episode.steps)
+
+    def result_values(self) -> dict[str, Any]:
+        """The settings that decide the result; the length of trials only where rates are tried."""
+        values = super().result_values()
+        if len(self.rates) == 1:
+            values |= {"learning_rate": self.rates[0]}
+            del values["trial_share"]
+        return values

@@ -33,6 +33,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Optimiser": (
         "learning_rate",
+        "trial_share",
         "ranker_learning_rate",
         "first_ranker_learning_rate",
         "optimizer",

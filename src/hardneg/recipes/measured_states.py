@@ -31,7 +31,6 @@ from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import Run
 from hardneg.search.runs import load_run
 from hardneg.storage.artifacts import is_published, publish, read_manifest, remove
-from hardneg.training.loop import Batch, Objective
 from hardneg.training.stage import Save, Trainee, inputs_of, kind_of
 
 KIND = "measured"
@@ -51,6 +50,18 @@ def weights_path(experiment: Experiment, episode: int, step: int) -> Path:
 def judge_of(settings: TrainingSettings, data: TrainingData, cache: Path) -> Judge:
     """The judge that measures the states of an experiment as its settings say."""
     return Judge(data, parse_measures(settings.measures), cache, settings.dev_passages)
+
+
+def measure_on_dev(state: Snapshot, judge: Judge) -> dict[str, float]:
+    """Search a state for the dev queries; returns each measure on dev. All processes call it together."""
+    assert judge.data.dev is not None
+    found = search_judged(state, {"dev": judge.data.dev}, judge)
+    return by_leader(means_of, judge, found["dev"])
+
+
+def means_of(judge: Judge, run: Run) -> dict[str, float]:
+    """Each measure on dev of a run of the dev queries."""
+    return dict(judge.evaluate({"dev": run})["dev"].means)
 
 
 class DevEvaluator:
@@ -153,12 +164,10 @@ class DevEvaluator:
         return self.with_index(state)
 
     def _means(self, state: Snapshot) -> dict[str, float]:
-        assert self.data.dev is not None
-        found = search_judged(state, {"dev": self.data.dev}, self.judge)
-        return by_leader(self._means_of, found["dev"])
+        return measure_on_dev(state, self.judge)
 
     def _means_of(self, run: Run) -> dict[str, float]:
-        return dict(self.judge.evaluate({"dev": run})["dev"].means)
+        return means_of(self.judge, run)
 
     def _told(self, state: Snapshot, step: int, means: Mapping[str, float]) -> dict[str, Any]:
         """The facts of a state that the functions of the user get."""
@@ -288,27 +297,3 @@ class MeasuredStage:
         if self.dev.stop_step == self.made:
             self.stage.end(self.name)
             self.finished = True
-
-
-def stage_on_pool(
-    training: TrainingRun,
-    episode: Episode,
-    encoder: BiEncoder,
-    *,
-    objective: Objective,
-    batches: Callable[[int], Batch],
-    models: Mapping[Path, int],
-    began: Path | None = None,
-) -> MeasuredStage:
-    """The stage that trains a model on the negatives of an episode and measures states between steps.
-
-    Parameters
-    ----------
-    models : folder -> number of steps after which the model is saved there.
-    began : folder of the runs of ``encoder``; None: the folder of the episode.
-    """
-    schedule, number = training.settings.schedule_over(episode.scheduled), episode.episode
-    retriever = training.trainee(encoder, objective, batches, schedule, models)
-    inputs = {"pool": read_manifest(training.experiment.layout.episode(number).negatives).digest}
-    dev = DevEvaluator(training, episode, start=began)
-    return MeasuredStage(training, retriever, dev, episode=number, inputs=inputs)

@@ -228,13 +228,17 @@ class TrainingSettings(Settings):
             if value is not None and not dev:
                 fix = "give a dev split (--dev), or --set keep=last --set measure_every=none"
                 raise SettingsError("NO_DEV", f"{name} = {value} needs dev, and there is no dev split", fix)
+        if len(self.rates) > 1 and not dev:
+            what = f"learning_rate = {as_set(self.rates)} is chosen on dev, and there is no dev split"
+            raise SettingsError("NO_DEV", what, "give a dev split (--dev), or one rate")
         if not dev:
             self.check_idle("without a dev split", "dev_queries", "dev_passages")
 
     def result_values(self) -> dict[str, Any]:
-        """The settings that decide the result, with the first measure if a state is chosen by it."""
+        """The settings that decide the result, with the first measure if a state or a rate is chosen by it."""
         values = super().result_values()
-        return values | {"chosen_by": str(self.steering)} if self.keep == "best" or self.patience else values
+        chosen = self.keep == "best" or self.patience or len(self.rates) > 1
+        return values | {"chosen_by": str(self.steering)} if chosen else values
 
     @property
     def judging(self) -> tuple[Measure, ...]:
@@ -282,7 +286,17 @@ class TrainingSettings(Settings):
             return []
         share = isinstance(self.measure_every, float)
         every = max(int(self.measure_every * episode.scheduled + 0.5), 1) if share else int(self.measure_every)
-        return list(range(every, episode.steps, every))
+        tried = self.trial_steps(episode)  # the states of trials are measured where these end, and not before
+        return [step for step in range(every, episode.steps, every) if step >= tried]
+
+    @property
+    def rates(self) -> list[float]:
+        """The learning rates that are tried, in order; a single one is no trial."""
+        return [self.learning_rate]
+
+    def trial_steps(self, episode: Episode) -> int:
+        """The steps of an episode that each of several learning rates is tried for; 0: none is tried in it."""
+        return 0
 
     def data_of(self, collection: Collection, splits: Splits, *, seed: int) -> TrainingData:
         """The data that an experiment is trained and judged on: the splits, labelled as the settings say.

@@ -28,7 +28,7 @@ def stages_of(work: CostModel, sample: Sample, *, as_it_came: bool = False) -> l
     """
     order = kinds_of(work)
     makers = {MEASURE: measuring(work, sample, order), MINE: mining(work, order)}
-    makers[TRAIN] = training(work, sample, order, TRAIN, work.episodes)
+    makers[TRAIN] = training(work, sample, order, TRAIN, work.trained)
     others = list(chain.from_iterable(one.episodes for one in work.beside))
     makers[RANKING] = training(work, sample, order, RANKING, others)
     seen = dict.fromkeys(order, 0)

@@ -26,8 +26,8 @@ from hardneg.negatives.pool import NegativePool
 from hardneg.process.distributed import by_leader
 from hardneg.recipes import catalogue
 from hardneg.recipes.cost_model import CostModel, work_of
-from hardneg.recipes.group_settings import GroupSettings
-from hardneg.recipes.measured_states import MeasuredStage, stage_on_pool
+from hardneg.recipes.group_settings import TrialSettings
+from hardneg.recipes.measured_states import MeasuredStage
 from hardneg.recipes.mined_among import (
     embeds_all,
     limited_miner,
@@ -36,6 +36,7 @@ from hardneg.recipes.mined_among import (
     positives_by_bm25,
     visited,
 )
+from hardneg.recipes.pool_stage import stage_on_pool
 from hardneg.recipes.settings import Episode, Recipe
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.training.batches import VisitBatches, trainable
@@ -43,7 +44,7 @@ from hardneg.training.objectives import GroupLoss
 from hardneg.training.stage import steps_made
 
 
-class Star(GroupSettings):
+class Star(TrialSettings):
     """Settings of the recipe; the presets hold the paper's values."""
 
     negatives_per_query: int = Field(1, ge=1)

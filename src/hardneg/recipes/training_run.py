@@ -13,6 +13,7 @@ from torch import nn
 from hardneg.data.training_data import TrainingData
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.margins import MarginLog, report_queries
+from hardneg.experiment.metrics import Metrics
 from hardneg.experiment.names import UNTRAINED, Kind
 from hardneg.experiment.snapshot import ArchivedState, Snapshot
 from hardneg.models.bi_encoder import BiEncoder
@@ -304,13 +305,20 @@ class TrainingRun(Generic[S]):
         episode: int,
         inputs: Mapping[str, str],
         before: Sequence[Mapping[str, int]] = (),
+        folder: Path | None = None,
+        rows: Metrics | None = None,
     ) -> Stage:
-        """The stage of an episode; see :class:`~hardneg.training.stage.Stage`."""
+        """The stage of an episode; see :class:`~hardneg.training.stage.Stage`.
+
+        Parameters
+        ----------
+        folder, rows : where its checkpoints and metrics are kept; None: where those of the episode are.
+        """
         experiment, settings = self.experiment, self.settings
         return Stage(
             trainees,
-            experiment.layout.episode(episode).checkpoints,
-            experiment.metrics,
+            folder or experiment.layout.episode(episode).checkpoints,
+            rows or experiment.metrics,
             episode=episode,
             seed=settings.seed,
             inputs=inputs,

@@ -29,8 +29,9 @@ from hardneg.negatives.pool import NegativePool, empty_pool
 from hardneg.negatives.sources import draw_entries
 from hardneg.recipes import catalogue
 from hardneg.recipes.cost_model import CostModel, work_of
-from hardneg.recipes.group_settings import BOUNDS, GroupSettings
-from hardneg.recipes.measured_states import MeasuredStage, stage_on_pool
+from hardneg.recipes.group_settings import BOUNDS, TrialSettings
+from hardneg.recipes.measured_states import MeasuredStage
+from hardneg.recipes.pool_stage import stage_on_pool
 from hardneg.recipes.settings import Episode, Recipe, per_episode
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import spans
@@ -41,7 +42,7 @@ from hardneg.training.stage import steps_made
 MINED, SHARED = ("bm25", "random", "file"), ("in_batch", "nce")
 
 
-class Warmup(GroupSettings):
+class Warmup(TrialSettings):
     """Settings of the recipe; the presets hold the papers' values."""
 
     given_alone: ClassVar[str] = "mixtures = file+in_batch"

@@ -56,6 +56,7 @@ __all__ = [
     "is_published",
     "lease",
     "load_array",
+    "move",
     "open_artifact",
     "publish",
     "publish_file",
@@ -239,6 +240,15 @@ def publish(
         except BaseException:
             disk.forget(draft.path)
             raise
+
+
+def move(path: Path, to: Path) -> None:
+    """Give an artefact another place on the same disk, where nothing is yet."""
+    with disk_faults(to):
+        disk.make_folder(to.parent)
+        disk.rename(path, to)
+        for folder in (to.parent, path.parent):
+            disk.sync(folder)
 
 
 class SettingsClash(ArtifactError):
