@@ -20,6 +20,7 @@ COLOURS: dict[str, Style] = {"beats": "green", "loses to": "red"}
 
 def ending_text(results: Mapping[str, Any], out: Path) -> str:
     """The text that ends a training, for people."""
+    from hardneg.diagnostics.kept import rate_sentence
     from hardneg.report.verdict import first_rows, fused_row, split_of, verdict
 
     among = few_of_dev(results, None)
@@ -33,6 +34,7 @@ def ending_text(results: Mapping[str, Any], out: Path) -> str:
         first.append(comparison_line(fused, results["compared_on"]))
     kept = [kept_text(results["kept"])] if results.get("kept", {}).get("of") else []
     kept = [line.replace("(dev ", f"({split_of('dev', among)} ", 1) for line in kept]
+    kept += [rate for rate in [rate_sentence(results)] if rate]
     kept += [f"next: {judged.advice[0]}"] if judged.advice else []
     return "\n\n".join(["\n".join([*first, *kept]), *tables(results), places(results, out)])
 

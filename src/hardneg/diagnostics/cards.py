@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hardneg.data.training_data import TrainingData
-from hardneg.diagnostics.kept import sentence, warning
+from hardneg.diagnostics.kept import rate_sentence, sentence, warning
 from hardneg.experiment.names import FINAL, UNTRAINED, few_of_dev, shown
 from hardneg.shown import counted
 
@@ -28,7 +28,13 @@ def model_card(about: str, data: TrainingData, results: Mapping[str, Any], setti
         lines += ["", f"Trained to be searched through the `{index['kind']}` index `{index['digest'][:12]}`."]
     if kept := results.get("kept"):
         loud = warning(results)
-        lines += ["", f"{sentence(kept)}.", *(["", f"**{loud}.**"] if loud else [])]
+        rate = rate_sentence(results)
+        lines += [
+            "",
+            f"{sentence(kept)}.",
+            *([f"The {rate}."] if rate else []),
+            *(["", f"**{loud}.**"] if loud else []),
+        ]
     if gained := gain_lines(results):
         lines += ["", *(f"- {line}" for line in gained)]
     for split in splits_of(results):

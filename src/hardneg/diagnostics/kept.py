@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hardneg.experiment.names import LAST, STARTED, UNTRAINED
+from hardneg.shown import counted
 
 
 def sentence(kept: Mapping[str, Any]) -> str:
@@ -17,6 +18,17 @@ def sentence(kept: Mapping[str, Any]) -> str:
     others = [f"{name} {kept['of'][name]:.4f}" for name in (UNTRAINED, LAST) if name in kept["of"]]
     compared = ", ".join(one for one in others if not one.startswith(f"{kept['state']} "))
     return f"{said}: dev {kept['measure']} {kept['dev']:.4f} ({compared})"
+
+
+def rate_sentence(results: Mapping[str, Any]) -> str | None:
+    """One line that says which of several learning rates training went on with, and why; None: one was given."""
+    if (tried := results.get("tried")) is None:
+        return None
+    values = {rate: "not finite" if value is None else f"{value:.4f}" for rate, value in tried["of"].items()}
+    best = f"{tried['learning_rate']:g}"
+    others = ", ".join(f"{rate}: {value}" for rate, value in values.items() if rate != best)
+    after = f"after {counted(tried['step'], 'step')}"
+    return f"learning rate {best} was the best on dev {after}: {tried['measure']} {values[best]} ({others})"
 
 
 def cost_of_settings(results: Mapping[str, Any]) -> tuple[float, float] | None:

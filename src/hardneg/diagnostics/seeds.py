@@ -34,6 +34,8 @@ def pool_seeds(results: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
         ]
     if kept := {str(seed): results[seed]["kept"] for seed in seeds if "kept" in results[seed]}:
         pooled["kept"] = kept
+    if tried := {str(seed): results[seed]["tried"] for seed in seeds if "tried" in results[seed]}:
+        pooled["tried"] = tried
     return pooled
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hardneg.diagnostics.kept import cost_of_settings
+from hardneg.diagnostics.kept import cost_of_settings, rate_sentence
 from hardneg.experiment.names import BM25, FINAL, LAST, RETRIEVED, STARTED, UNTRAINED
 
 SURE = 0.05  # the highest p of a sure difference
@@ -91,6 +91,7 @@ def verdict(
         else _sentence(row, results[split], split_of(split, dev_passages), who, named)
         for row in rows
     ]
+    told += [f"The {rate}." for rate in [rate_sentence(results)] if rate]
     advice = [*_of_in_batch(in_batch), *_advice(results, first, queries, dev_passages, momentum_from)]
     if mined or not advice:
         advice.append(AUDIT if mined else MINE)
