@@ -152,7 +152,7 @@ def told(
     dev = dev_of([one["kept"]["of"] for one in found])
     best = max((name for name in dev if name != UNTRAINED), key=lambda name: dev[name])
     return Run(
-        replace(point, rate=found[-1]["rate"]),
+        replace(point, rate=found[-1].get("rate", point.rate)),
         steps,
         1 + len(gaps),
         dev,

@@ -15,7 +15,8 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args, get_origin
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -138,15 +139,20 @@ def is_plain(value: Any) -> bool:
 @functools.cache
 def lists_of(settings: type[BaseModel]) -> frozenset[str]:
     """The names of the settings that are lists, and cannot be a number as well."""
-    kinds = {name: (one.annotation, *get_args(one.annotation)) for name, one in settings.model_fields.items()}
+    kinds = {name: either(one.annotation) for name, one in settings.model_fields.items()}
     return frozenset(
         name for name, some in kinds.items() if any(map(is_list, some)) and not any(map(is_number, some))
     )
 
 
+def either(kind: Any) -> tuple[Any, ...]:
+    """The types of a union; of another type, this type alone."""
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+
+
 def is_list(kind: Any) -> bool:
     """Whether a type is that of lists."""
-    return get_origin(kind) is list
+    return get_origin(kind) is list or (get_origin(kind) is Annotated and is_list(get_args(kind)[0]))
 
 
 def is_number(kind: Any) -> bool:

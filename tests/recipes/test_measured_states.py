@@ -185,7 +185,7 @@ SCRIPT = {"untrained": 0.5, 1: 0.6, 2: 0.6, 3: 0.7, 4: 0.65, 5: 0.7, 6: 0.9}  # 
 @pytest.mark.parametrize("recipe", ["star", "ance", "adore"])
 def test_patience_stops_at_the_step_computed_by_hand(train, monkeypatch, recipe):
     values = iter(SCRIPT.values())
-    monkeypatch.setattr(DevEvaluator, "_means_of", lambda self, run: {str(self.settings.steering): next(values)})
+    monkeypatch.setattr(measured_states, "means_of", lambda judge, run: {str(judge.measures[0]): next(values)})
     steps = {"refresh_every": 4, "refreshes": 1} if recipe == "ance" else {"steps": 8}
     results, path = train(recipe, measure_every=1, patience=2, **steps)
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
@@ -197,7 +197,7 @@ def test_patience_stops_at_the_step_computed_by_hand(train, monkeypatch, recipe)
 
 def test_patience_of_one_stops_at_the_first_fall_below_the_start(train, monkeypatch):
     values = iter([0.5, 0.4])
-    monkeypatch.setattr(DevEvaluator, "_means_of", lambda self, run: {str(self.settings.steering): next(values)})
+    monkeypatch.setattr(measured_states, "means_of", lambda judge, run: {str(judge.measures[0]): next(values)})
     results, _ = train("star", measure_every=2, patience=1)
     assert results["kept"]["step"] == 2
     assert "step-2" not in results["dev"]  # it is the last

@@ -223,6 +223,18 @@ def test_frozen_models_beside_two_processes_do_as_beside_one(world, frozen_ranke
 
 
 @pytest.mark.slow
+def test_two_processes_try_learning_rates_as_one_does(world, tmp_path):
+    rates = {"learning_rate": [0.3, 3e-3], "mixtures": ["bm25+in_batch"], "steps": [8], "measures": "RR@10"}
+    for count in (1, 2):
+        arguments = command_of(world.collection.path, world.calm, tmp_path / str(count), COMMON | rates, "warmup")
+        finish(count, arguments, tmp_path / "log")
+    one, two = tmp_path / "1", tmp_path / "2"
+    check_equal_training(two, one)
+    tried, expected = (json.loads((path / "results.json").read_text())["tried"] for path in (two, one))
+    assert tried["learning_rate"] == expected["learning_rate"] == 3e-3
+    assert tried["of"] == pytest.approx(expected["of"], abs=0.05)
+
+
 def test_four_processes_train_a_retriever_and_a_ranker_as_one_does(world, alone, tmp_path):
     finish(4, short(world, "ar2", tmp_path / "exp"), tmp_path / "log")
     check_equal_training(tmp_path / "exp", alone("ar2"))

@@ -104,6 +104,35 @@ def test_killed_again_and_again(runner, straight, tmp_path):
     check_equal(tmp_path, expected)
 
 
+TRIALS = {
+    name: SETTINGS[name] for name in ("queries_per_step", "seed", "precision", "token_budget", "measures")
+} | {
+    "learning_rate": [0.3, 1e-3],
+    "mixtures": ["bm25+in_batch"],
+    "steps": [8],
+    "trial_share": 0.5,
+    "checkpoint_every": 3,
+}
+
+
+def test_killed_while_learning_rates_are_tried(runner, tmp_path):
+    """At random, and around what gives the checkpoint of the best trial to training and deletes the rest."""
+    trials = Runner(runner.collection, runner.model, "warmup", TRIALS)
+    straight = tmp_path / "straight"
+    assert trials(straight, journal=str(tmp_path / "journal.json")) == 0, said(straight)
+    expected, events = contents(straight), json.loads((tmp_path / "journal.json").read_text())
+    moved = [i for i, (_, place, to) in enumerate(events) if "/trials/" in place and "/episodes/1/" in to]
+    gone = [i for i, (event, place, *_) in enumerate(events) if event != "os.rename" and "/trials/" in place]
+    assert len(moved) == 1
+    points = {
+        moved[0],
+        moved[0] + 1,
+        *random.Random(3).sample(gone, 4),
+        *random.Random(4).sample(range(len(events)), 4),
+    }
+    check_kills(trials, tmp_path, sorted(points), expected)
+
+
 # ---------------------------------------------------------------- stopped
 
 
