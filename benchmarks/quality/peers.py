@@ -10,7 +10,7 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ class Way:
     mining : the options of ``mine_hard_negatives``; None: nothing is mined.
     rounds : how often negatives are mined; after each mining, training makes an equal part of the steps.
     cut : tokens of a text in training steps; dev and the saved model read more. None: all read the same.
+    rate : the learning rate, whatever the grid says; None: the grid's.
     """
 
     loss: str = "mnrl"
@@ -36,11 +37,14 @@ class Way:
     mining: Mapping[str, Any] | None = None
     rounds: int = 1
     cut: int | None = None
+    rate: float | None = None
 
 
 MARGIN = {"relative_margin": 0.05, "num_negatives": 4, "output_format": "n-tuple"}
 CONTENDERS: dict[str, Way] = {
     "st-in-batch": Way(),
+    "st-in-batch-3e-5": Way(rate=3e-5),
+    "st-in-batch-1e-4": Way(rate=1e-4),
     "st-in-batch-128": Way("cached", 128),
     "st-mined": Way(mining=MARGIN),
     "st-mined-defaults": Way(mining={}),
@@ -91,6 +95,7 @@ class Peer:
     def train(self, point: Point, steps: int, looks: int, name: str) -> Run:
         """Make a run that begins with the starting model."""
         begun = self.clock.now()
+        point = point if self.way.rate is None else replace(point, rate=self.way.rate)
         self.model.load_state_dict(self.start)
         best, mining, rounds = Best({"untrained": self.before}), 0.0, self.way.rounds
         made, training = 0, 0.0

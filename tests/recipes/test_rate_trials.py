@@ -11,6 +11,7 @@ from hardneg.experiment.layout import Layout
 from hardneg.experiment.trials import Trial, best_of, read_trials
 from hardneg.recipes import pool_stage, rate_trials, training_run
 from hardneg.recipes.settings import Episode
+from hardneg.recipes.stages import kinds_of
 from hardneg.recipes.star import Star
 from hardneg.recipes.warmup import RECIPE, Warmup
 from hardneg.storage.artifacts import read_manifest, remove
@@ -288,6 +289,9 @@ def test_the_estimate_counts_trials(world):
     assert many.passed == one.passed + 3
     assert sum(episode.steps for episode in many.trained) == sum(episode.steps for episode in one.trained) + 20
     assert [episode.steps for episode in many.episodes] == [40]
+    assert [episode.steps for episode in many.trained] == [30, 30]  # all trials, and the rest
+    assert kinds_of(many) == ["measure", "mine", "train", "train", "measure"]
+    assert kinds_of(one) == ["measure", "mine", "train", "measure"]
 
 
 def world_data(world):

@@ -95,7 +95,8 @@ class CostModel:
     query_side: bool = False  # every step searches, and trains the query side alone, which is untied
     index: int = 0  # bytes of the index that is built; 0: none is
     passed: int = 0  # states that are measured on dev alone
-    tried: int = 0  # steps of the first episode with learning rates that are tried, and are not the best
+    rates: int = 1  # learning rates; if there are several, the first episode begins with a trial of each
+    trial_steps: int = 0  # of each
     examined: bool = True  # every state is searched for training queries and their positives' neighbours
     mined_pools: int = 0  # pools that are made, whether or not they are kept
     compared: int = 0  # candidates of a training query in such a pool, whose scores a guide would compare
@@ -104,10 +105,18 @@ class CostModel:
     order: Sequence[str] = ()  # the kinds of its stages; empty: each episode measures, mines and trains
 
     @property
+    def tried(self) -> int:
+        """The steps of trials from which training does not go on."""
+        return (self.rates - 1) * self.trial_steps
+
+    @property
     def trained(self) -> list[Episode]:
-        """The episodes; the first one has also the steps of trials from which training does not go on."""
-        more = [self.tried, *[0] * len(self.episodes)]
-        return [replace(one, steps=one.steps + n) for one, n in zip(self.episodes, more, strict=False)]
+        """The episodes as they are trained: before the rest of the first one, all steps of the trials."""
+        if not self.trial_steps:
+            return [*self.episodes]
+        first, *others = self.episodes
+        trials = replace(first, steps=self.rates * self.trial_steps)
+        return [trials, replace(first, steps=first.steps - self.trial_steps), *others]
 
     @property
     def every_episode(self) -> list[Episode]:
@@ -164,7 +173,8 @@ def work_of(
         sets=1 + (settings.keep == "best" and not settings.roles),  # the newest state's, and the best one's
         models=(1 + bool(passed)) * (settings.keep == "best"),  # the last state, and the best within an episode
         passed=passed,
-        tried=sum(trials) * (len(settings.rates) - 1),
+        rates=len(settings.rates),
+        trial_steps=sum(trials),
         examined=not judged,
         mined_pools=mined or len(episodes),
         compared=max(entries, lists * settings.depth),

@@ -15,6 +15,7 @@ from hardneg.experiment.layout import TrialFolder
 from hardneg.experiment.metrics import Metrics
 from hardneg.experiment.trials import KIND, Trial, best_of, read_trial, read_trials
 from hardneg.models.bi_encoder import BiEncoder
+from hardneg.process import stages
 from hardneg.process.distributed import by_leader
 from hardneg.process.progress import say
 from hardneg.recipes.measured_states import judge_of, measure_on_dev
@@ -23,7 +24,7 @@ from hardneg.recipes.training_run import TrainingRun
 from hardneg.storage.artifacts import is_current, move, publish, publish_file, remove
 from hardneg.training.checkpoint import checkpoints, latest_checkpoint, weights
 from hardneg.training.optim import Schedule
-from hardneg.training.stage import Trainee, inputs_of
+from hardneg.training.stage import Trainee, inputs_of, kind_of
 
 RESTORE = "restore it, or give a new folder"
 
@@ -79,6 +80,7 @@ class RateTrials:
         ------
         NumericError : a loss or gradient of every trial was not finite.
         """
+        stages.begin(kind_of(self.trainee.name))
         start = {name: tensor.clone() for name, tensor in weights(self.trainee.model).items()}
         trials, fault = [], None
         for place, rate in enumerate(self.training.settings.rates):

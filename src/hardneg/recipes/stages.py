@@ -42,7 +42,11 @@ def stages_of(work: CostModel, sample: Sample, *, as_it_came: bool = False) -> l
 
 def kinds_of(work: CostModel) -> list[str]:
     """The kinds of the stages between the first and the last one, in order."""
-    return [*work.order] or [*((MEASURE, MINE, TRAIN) * len(work.episodes)), MEASURE]
+    if work.order:
+        return [*work.order]
+    order = [MEASURE, MINE, TRAIN] * len(work.episodes)
+    trials = [TRAIN] if work.trial_steps else []  # a stage of their own, before the rest of the first episode
+    return [*order[:2], *trials, *order[2:], MEASURE]
 
 
 Maker = Callable[[int], dict[str, Amount]]  # the number of a stage among those of its kind -> its work
