@@ -32,6 +32,7 @@ from pydantic import (
 from hardneg.arguments import LARGEST, brief
 from hardneg.errors import Faults, HardnegError, InputError, SettingsError
 from hardneg.foreign_names import setting_advice
+from hardneg.shown import as_set
 from hardneg.storage.artifacts import reading
 
 if TYPE_CHECKING:
@@ -414,8 +415,13 @@ def nearest(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """The keys whose values differ, each as ``key: old -> new``; long values are cut to the part that differs."""
     names = sorted(set(old) | set(new))
-    changed = [name for name in names if old.get(name) != new.get(name)]
-    return [f"{name}: {' -> '.join(apart(repr(old.get(name)), repr(new.get(name))))}" for name in changed]
+    changed = [(name, old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)]
+    return [f"{name}: {' -> '.join(apart(told(before), told(now)))}" for name, before, now in changed]
+
+
+def told(value: Any) -> str:
+    """The value of a setting as a user writes it; a text in quotes."""
+    return repr(value) if isinstance(value, str) else as_set(value)
 
 
 def apart(one: str, other: str) -> tuple[str, str]:

@@ -298,8 +298,8 @@ def test_known_keys_are_dotted():
 def test_differences_name_key_and_both_values():
     assert differences({"a": 1, "b": [1], "c": 2}, {"a": 1, "b": [2], "d": "x"}) == [
         "b: [1] -> [2]",
-        "c: 2 -> None",
-        "d: None -> 'x'",
+        "c: 2 -> none",
+        "d: none -> 'x'",
     ]
     assert differences({"a": 1}, {"a": 1}) == []
 
@@ -310,7 +310,7 @@ def test_differences_of_long_values_show_where_they_differ():
     assert len(line) < 180
     assert re.fullmatch(r"a: ….* 90, 91, .* -> ….* -1, 91, .*", line)
     (line,) = differences({"a": "x" * 200}, {"a": None})
-    assert line == f"a: '{'x' * 79}… -> None"
+    assert line == f"a: '{'x' * 79}… -> none"
 
 
 def test_the_nearest_word():

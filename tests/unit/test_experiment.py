@@ -172,7 +172,7 @@ def test_changed_result_settings_are_refused_with_the_keys_that_differ(tmp_path)
     assert code == "SETTINGS_CHANGED"
     assert line == (
         f"{tmp_path / 'exp'}: SETTINGS_CHANGED: this experiment was started with other settings:"
-        " alpha: 0.5 -> 0.3; extra: [] -> ['bm25']; use the old settings, or give a new folder"
+        ' alpha: 0.5 -> 0.3; extra: [] -> ["bm25"]; use the old settings, or give a new folder'
     )
 
 
@@ -185,7 +185,7 @@ def test_a_setting_that_came_or_went_with_a_version_is_a_difference_too(tmp_path
     start(tmp_path / "exp")
     code, line = refused(tmp_path / "exp", Later())
     assert code == "SETTINGS_CHANGED"
-    assert "beta: None -> 0.1; extra: [] -> None;" in line
+    assert "beta: none -> 0.1; extra: [] -> none;" in line
 
 
 def test_changed_inputs_are_refused_with_both_digests(tmp_path):
@@ -195,9 +195,9 @@ def test_changed_inputs_are_refused_with_both_digests(tmp_path):
     assert "started from something else: collection: 'c0ffee' -> 'decaf';" in line
     assert "model" not in line
     code, line = refused(tmp_path / "exp", inputs={**INPUTS, "negatives": "beef"})
-    assert (code, "negatives: None -> 'beef'" in line) == ("INPUT_CHANGED", True)
+    assert (code, "negatives: none -> 'beef'" in line) == ("INPUT_CHANGED", True)
     code, line = refused(tmp_path / "exp", inputs={"collection": "c0ffee"})
-    assert (code, "model: 'abad1dea' -> None" in line) == ("INPUT_CHANGED", True)
+    assert (code, "model: 'abad1dea' -> none" in line) == ("INPUT_CHANGED", True)
 
 
 def test_changed_splits_are_told_by_name():
@@ -205,7 +205,7 @@ def test_changed_splits_are_told_by_name():
     record, other = ({"inputs": {"model": "abad1dea", "splits": name}} for name in "ab")
     record["splits"], other["splits"] = one, two
     told = differences(inputs_told(record, other), inputs_told(other, record))
-    assert told == ["held_out: 0 -> 9", "split dev: 'dev' -> None", "split test: None -> 'dev'"]
+    assert told == ["held_out: 0 -> 9", "split dev: 'dev' -> none", "split test: none -> 'dev'"]
     other["splits"] = record["splits"]
     assert differences(inputs_told(record, other), inputs_told(other, record)) == ["splits: 'a' -> 'b'"]
 
