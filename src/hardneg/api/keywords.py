@@ -170,8 +170,8 @@ class AnceTeleKeywords(Keywords, total=False):
     """What ``train ance-tele`` takes."""
 
     learning_rate: float | list[float]
-    """The highest learning rate; it falls to 0 at the end of the schedule. Of a list, each rate is tried for
-    `trial_share` of the first episode, and training goes on with the one that is best on dev.
+    """The highest learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele` take
+    a list, too: each rate is tried (`trial_share`), and training goes on with the one that is best on dev.
     """
     max_score: float | None
     """A mined passage with a higher score is no negative."""
@@ -194,8 +194,8 @@ class AnceTeleKeywords(Keywords, total=False):
     teacher_temperature: float
     """Divides the teacher's scores."""
     trial_share: float
-    """The share of the schedule for which each of several learning rates is tried. The steps of the best one
-    count as training; those of the others come in addition.
+    """The share of the schedule for which each of several learning rates is tried, in the first episode. The
+    steps of the best one count as training; those of the others come in addition.
     """
     episodes: int
     """Number of episodes. Before each, the negatives are mined anew."""
@@ -259,8 +259,8 @@ class WarmupKeywords(Keywords, total=False):
     """What ``train warmup`` takes."""
 
     learning_rate: float | list[float]
-    """The highest learning rate; it falls to 0 at the end of the schedule. Of a list, each rate is tried for
-    `trial_share` of the first episode, and training goes on with the one that is best on dev.
+    """The highest learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele` take
+    a list, too: each rate is tried (`trial_share`), and training goes on with the one that is best on dev.
     """
     max_score: float | None
     """A mined passage with a higher score is no negative."""
@@ -283,8 +283,8 @@ class WarmupKeywords(Keywords, total=False):
     teacher_temperature: float
     """Divides the teacher's scores."""
     trial_share: float
-    """The share of the schedule for which each of several learning rates is tried. The steps of the best one
-    count as training; those of the others come in addition.
+    """The share of the schedule for which each of several learning rates is tried, in the first episode. The
+    steps of the best one count as training; those of the others come in addition.
     """
     mixtures: list[str]
     """Where negatives come from, one mixture after the other. Sources are joined by `+`: `bm25`, `random`,
@@ -312,7 +312,9 @@ class AnceKeywords(Keywords, total=False):
     """What ``train ance`` takes."""
 
     learning_rate: float
-    """The highest learning rate; it falls to 0 at the end of the schedule."""
+    """The highest learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele` take
+    a list, too: each rate is tried (`trial_share`), and training goes on with the one that is best on dev.
+    """
     max_score: float | None
     """A mined passage with a higher score is no negative."""
     absolute_margin: float | None
@@ -373,8 +375,8 @@ class StarKeywords(Keywords, total=False):
     """What ``train star`` takes."""
 
     learning_rate: float | list[float]
-    """The highest learning rate; it falls to 0 at the end of the schedule. Of a list, each rate is tried for
-    `trial_share` of the first episode, and training goes on with the one that is best on dev.
+    """The highest learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele` take
+    a list, too: each rate is tried (`trial_share`), and training goes on with the one that is best on dev.
     """
     max_score: float | None
     """A mined passage with a higher score is no negative."""
@@ -397,8 +399,8 @@ class StarKeywords(Keywords, total=False):
     teacher_temperature: float
     """Divides the teacher's scores."""
     trial_share: float
-    """The share of the schedule for which each of several learning rates is tried. The steps of the best one
-    count as training; those of the others come in addition.
+    """The share of the schedule for which each of several learning rates is tried, in the first episode. The
+    steps of the best one count as training; those of the others come in addition.
     """
     negatives_per_query: int
     """Mined negatives of a query in a step."""
@@ -424,7 +426,9 @@ class AdoreKeywords(Keywords, total=False):
     """What ``train adore`` takes."""
 
     learning_rate: float
-    """The highest learning rate; it falls to 0 at the end of the schedule."""
+    """The highest learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele` take
+    a list, too: each rate is tried (`trial_share`), and training goes on with the one that is best on dev.
+    """
     cut: int
     """The measure counts this many first passages. It has no default."""
     measure: Literal["RR", "nDCG"]
@@ -449,7 +453,9 @@ class Ar2Keywords(Keywords, total=False):
     """What ``train ar2`` takes."""
 
     learning_rate: float
-    """The highest learning rate; it falls to 0 at the end of the schedule."""
+    """The highest learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele` take
+    a list, too: each rate is tried (`trial_share`), and training goes on with the one that is best on dev.
+    """
     max_score: float | None
     """A mined passage with a higher score is no negative."""
     absolute_margin: float | None
@@ -514,7 +520,9 @@ class RankerTrainingKeywords(Keywords, total=False):
     """What ``train ranker`` takes."""
 
     learning_rate: float
-    """The highest learning rate; it falls to 0 at the end of the schedule."""
+    """The highest learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele` take
+    a list, too: each rate is tried (`trial_share`), and training goes on with the one that is best on dev.
+    """
     max_score: float | None
     """A mined passage with a higher score is no negative."""
     absolute_margin: float | None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveFloat
 
 from hardneg.errors import SettingsError
 from hardneg.negatives.candidates import Filters
@@ -145,9 +145,6 @@ class GroupSettings(MiningSettings):
         )
 
 
-Rate = Annotated[float, Field(gt=0)]
-
-
 class TrialSettings(GroupSettings):
     """Settings of the recipes that can try several learning rates before they train.
 
@@ -155,12 +152,14 @@ class TrialSettings(GroupSettings):
     whose state is best on dev then.
     """
 
-    learning_rate: Rate | Annotated[list[Rate], Field(min_length=1)] = 5e-6  # type: ignore[assignment]
+    learning_rate: PositiveFloat | list[PositiveFloat] = 5e-6  # type: ignore[assignment]
     trial_share: float = Field(0.25, gt=0, le=1)  # of the schedule, for each of several rates
 
     def check(self) -> None:
-        """Refuse also a learning rate that stands twice, and a trial's length where none is tried."""
+        """Refuse also no learning rate, one that stands twice, and a trial's length where none is tried."""
         super().check()
+        if not self.rates:
+            raise SettingsError("BAD_SETTING", "learning_rate = [], which has no rate", "give one, or several")
         if len(set(self.rates)) < len(self.rates):
             what = f"learning_rate = {as_set(self.rates)}: a rate stands twice"
             raise SettingsError("BAD_SETTING", what, "name each once")

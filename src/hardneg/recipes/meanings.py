@@ -116,18 +116,14 @@ MEANINGS: dict[str, Meaning] = {
     "ranker_queries_per_step": Meaning("Queries of one step of the ranker.", "queries", AR2),
     "first_ranker_queries_per_step": Meaning("Queries of one step of the first ranker.", "queries", AR2),
     # optimiser
-    "learning_rate": Meaning("The highest learning rate; it falls to 0 at the end of the schedule.", "number"),
-    **dict.fromkeys(
-        ("warmup.learning_rate", "star.learning_rate", "ance-tele.learning_rate"),
-        Meaning(
-            "The highest learning rate; it falls to 0 at the end of the schedule. Of a list, each rate is tried"
-            " for `trial_share` of the first episode, and training goes on with the one that is best on dev.",
-            "number",
-        ),
+    "learning_rate": Meaning(
+        "The highest learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele` take"
+        " a list, too: each rate is tried (`trial_share`), and training goes on with the one that is best on dev.",
+        "number",
     ),
     "trial_share": Meaning(
-        "The share of the schedule for which each of several learning rates is tried. The steps of the best one"
-        " count as training; those of the others come in addition.",
+        "The share of the schedule for which each of several learning rates is tried, in the first episode. The"
+        " steps of the best one count as training; those of the others come in addition.",
         "share",
     ),
     "ranker_learning_rate": Meaning("The highest learning rate of the ranker.", "number", AR2),
