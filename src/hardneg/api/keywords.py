@@ -171,7 +171,7 @@ class AnceTeleKeywords(Keywords, total=False):
 
     learning_rate: float | list[float]
     """The highest learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele` take
-    a list, too: each rate is tried (`trial_share`), and training goes on with the one that is best on dev.
+    a list, too: each rate is tried (`trial_share`), and training goes on with the best one on dev.
     """
     max_score: float | None
     """A mined passage with a higher score is no negative."""
@@ -260,7 +260,7 @@ class WarmupKeywords(Keywords, total=False):
 
     learning_rate: float | list[float]
     """The highest learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele` take
-    a list, too: each rate is tried (`trial_share`), and training goes on with the one that is best on dev.
+    a list, too: each rate is tried (`trial_share`), and training goes on with the best one on dev.
     """
     max_score: float | None
     """A mined passage with a higher score is no negative."""
@@ -313,7 +313,7 @@ class AnceKeywords(Keywords, total=False):
 
     learning_rate: float
     """The highest learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele` take
-    a list, too: each rate is tried (`trial_share`), and training goes on with the one that is best on dev.
+    a list, too: each rate is tried (`trial_share`), and training goes on with the best one on dev.
     """
     max_score: float | None
     """A mined passage with a higher score is no negative."""
@@ -376,7 +376,7 @@ class StarKeywords(Keywords, total=False):
 
     learning_rate: float | list[float]
     """The highest learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele` take
-    a list, too: each rate is tried (`trial_share`), and training goes on with the one that is best on dev.
+    a list, too: each rate is tried (`trial_share`), and training goes on with the best one on dev.
     """
     max_score: float | None
     """A mined passage with a higher score is no negative."""
@@ -427,7 +427,7 @@ class AdoreKeywords(Keywords, total=False):
 
     learning_rate: float
     """The highest learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele` take
-    a list, too: each rate is tried (`trial_share`), and training goes on with the one that is best on dev.
+    a list, too: each rate is tried (`trial_share`), and training goes on with the best one on dev.
     """
     cut: int
     """The measure counts this many first passages. It has no default."""
@@ -454,7 +454,7 @@ class Ar2Keywords(Keywords, total=False):
 
     learning_rate: float
     """The highest learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele` take
-    a list, too: each rate is tried (`trial_share`), and training goes on with the one that is best on dev.
+    a list, too: each rate is tried (`trial_share`), and training goes on with the best one on dev.
     """
     max_score: float | None
     """A mined passage with a higher score is no negative."""
@@ -521,7 +521,7 @@ class RankerTrainingKeywords(Keywords, total=False):
 
     learning_rate: float
     """The highest learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele` take
-    a list, too: each rate is tried (`trial_share`), and training goes on with the one that is best on dev.
+    a list, too: each rate is tried (`trial_share`), and training goes on with the best one on dev.
     """
     max_score: float | None
     """A mined passage with a higher score is no negative."""

@@ -117,8 +117,8 @@ MEANINGS: dict[str, Meaning] = {
     "first_ranker_queries_per_step": Meaning("Queries of one step of the first ranker.", "queries", AR2),
     # optimiser
     "learning_rate": Meaning(
-        "The highest learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele` take"
-        " a list, too: each rate is tried (`trial_share`), and training goes on with the one that is best on dev.",
+        "The highest learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele`"
+        " take a list, too: each rate is tried (`trial_share`), and training goes on with the best one on dev.",
         "number",
     ),
     "trial_share": Meaning(
