@@ -26,6 +26,7 @@ from hardneg.models.packing import (
     flat_attention,
     hidden_states,
     lay_out,
+    padded_together,
     plan_batches,
     use_flat_attention,
 )
@@ -180,6 +181,65 @@ def test_padded_fallback_equals_flat(ids):
     with torch.no_grad():
         states = [hidden_states(model, ids, lay_out(LENGTHS, CPU)) for model in (plain, flat)]
     torch.testing.assert_close(*states, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("free", [1, 40, 10**6])
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_sequences_padded_together_have_the_states_and_gradients_of_each_alone(monkeypatch, ids, free, pooling):
+    monkeypatch.setattr(packing, "FREE", {"cpu": free})
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        model = AutoModel.from_config(UNPACKED["mpnet"], attn_implementation="eager").eval()
+    widths = []
+    hook = model.register_forward_pre_hook(
+        lambda _, args, told: widths.append(told["input_ids"].shape), with_kwargs=True
+    )
+    states = hidden_states(model, ids, lay_out(LENGTHS, CPU))
+    hook.remove()
+    expected = {1: [(2, 64), (1, 40), (3, 17), (1, 9), (2, 3)], 40: [(3, 64), (6, 17)]}
+    assert [tuple(shape) for shape in widths] == expected.get(free, [(9, 64)])
+    found, plain = gradients(model, states, pooling), gradients(model, alone(model, ids), pooling)
+    torch.testing.assert_close(states, alone(model, ids), atol=2e-5, rtol=1e-5)
+    assert found.keys() == plain.keys()
+    for name in found:
+        torch.testing.assert_close(found[name], plain[name], atol=2e-4, rtol=1e-4)
+
+
+def cut_costs(groups, free):
+    """The cost of every way to cut a batch into calls, by trying all of them."""
+    for size in range(len(groups)):
+        for inner in itertools.combinations(range(1, len(groups)), size):
+            ends = [0, *inner, len(groups)]
+            parts = [groups[a:b] for a, b in itertools.pairwise(ends)]
+            yield sum(sum(count for count, _ in part) * part[0][1] + free for part in parts)
+
+
+@pytest.mark.parametrize("free", [0, 3, 50, 1000])
+@pytest.mark.parametrize("seed", range(4))
+def test_no_other_cut_into_padded_calls_costs_less(free, seed):
+    draw = np.random.default_rng(seed)
+    lengths = -np.sort(-draw.choice(np.arange(1, 60), 8, replace=False))
+    groups = [*zip(draw.integers(1, 9, 8).tolist(), lengths.tolist(), strict=True)]
+    calls = padded_together(groups, free)
+    every = np.repeat(lengths, [count for count, _ in groups])
+    assert [place for call in calls for place in range(len(every))[call.sequences]] == [*range(len(every))]
+    assert [place for call in calls for place in range(every.sum())[call.tokens]] == [*range(every.sum())]
+    assert all(every[call.sequences].sum() == call.tokens.stop - call.tokens.start for call in calls)
+    assert all(every[call.sequences].max() == call.longest for call in calls)
+    cost = sum(len(every[call.sequences]) * call.longest + free for call in calls)
+    assert cost == min(cut_costs(groups, free))
+
+
+def test_a_padded_call_has_no_more_sequences_than_a_grid_takes(monkeypatch):
+    monkeypatch.setattr(packing, "SEQUENCES", 5)
+    calls = padded_together([(4, 9), (5, 8), (1, 7), (3, 7)], 10**6)
+    assert [call.sequences for call in calls] == [slice(0, 4), slice(4, 9), slice(9, 13)]
+
+
+def test_queries_are_not_padded_to_the_length_of_passages():
+    lengths = np.array([256] * 32 + [16] * 32)
+    calls = padded_together(lay_out(lengths, CPU).groups, packing.FREE["cpu"])
+    assert sum(len(lengths[call.sequences]) * call.longest for call in calls) == lengths.sum()
 
 
 def test_relative_positions_and_decoders_are_not_packed():

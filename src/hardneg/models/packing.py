@@ -8,7 +8,9 @@ sequences of equal length are attended together, so that nothing is ever padded 
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +32,7 @@ WINDOW = 1 << 16  # sequences sorted together
 GROUP = 1 << 17  # attention weights of one head computed at once: they stay in the processor's cache
 LONG = 1 << 18  # attention weights of one head of a sequence; torch computes more of them in parts
 ALIGNED, WIDEST = 8, 256  # the sizes of a head that ``varlen_attn`` takes: multiples, and the largest
+FREE = {"cpu": 128, "cuda": 4096}  # a further call of a padded model costs as much as so many tokens
 SEQUENCES = (1 << 16) - 1  # attended together at most: CUDA's grids take no more in that direction
 
 # The model types tested to run flat, and whether their positions start after the padding id.
@@ -186,8 +189,13 @@ def first_states(model: nn.Module, ids: Tensor, layout: FlatLayout, types: Tenso
 
 
 def _padded_hidden_states(model: nn.Module, ids: Tensor, layout: FlatLayout, types: Tensor | None) -> Tensor:
-    """The hidden states that :func:`hidden_states` gives, by padded batches, for models that cannot run flat."""
+    """The hidden states that :func:`hidden_states` gives, by padded batches, for models that cannot run flat.
+
+    Queries stand in one batch with passages of ten times their length. So sequences of about the same length are
+    padded together, and each of these parts is a call of the model.
+    """
     lengths = layout.bounds.diff().long()
+    free = FREE["cuda" if ids.device.type == "cuda" else "cpu"]
     parts = [
         _padded(
             model,
@@ -197,9 +205,39 @@ def _padded_hidden_states(model: nn.Module, ids: Tensor, layout: FlatLayout, typ
             layout.positions[call.tokens],
             call.longest,
         )
-        for call in layout.calls
+        for call in padded_together(layout.groups, free)
     ]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def padded_together(groups: Sequence[tuple[int, int]], free: int) -> list[Call]:
+    """Cut a batch into the calls that cost least, if a call costs as much as ``free`` tokens more than it has.
+
+    Parameters
+    ----------
+    groups : (sequences, their length), longest first.
+
+    Returns
+    -------
+    Calls of at most ``SEQUENCES`` sequences each, in order. No other cut has a lower sum, over its calls, of
+    sequences times longest length plus ``free``.
+    """
+    counts, lengths = np.array(groups, np.int64).reshape(-1, 2).T
+    before = offsets_of(counts)  # sequences before each group
+    cost, begin = np.zeros(len(counts) + 1), np.zeros(len(counts) + 1, np.int64)
+    for end in range(1, len(counts) + 1):  # the cheapest way to the end of each group: its last call's begin
+        first = int(np.searchsorted(before, before[end] - SEQUENCES))
+        ways = cost[first:end] + (before[end] - before[first:end]) * lengths[first:end] + free
+        begin[end] = first + int(np.argmin(ways))
+        cost[end] = ways[begin[end] - first]
+    cuts = [len(counts)]
+    while cuts[-1]:
+        cuts.append(int(begin[cuts[-1]]))
+    tokens = offsets_of(counts * lengths)
+    return [
+        Call(slice(int(before[a]), int(before[b])), slice(int(tokens[a]), int(tokens[b])), int(lengths[a]))
+        for b, a in reversed([*itertools.pairwise(cuts)])
+    ]
 
 
 def _padded(
