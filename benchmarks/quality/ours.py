@@ -14,7 +14,7 @@ from typing import Any
 
 from quality.cells import MEASURES, UNTRAINED
 from quality.clock import Clock
-from quality.rule import RATES, Point, Run
+from quality.rule import PACE, RATES, Point, Run
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,14 @@ class Stage:
     share: float = 1.0
     preset: str = "finetune"
     schedules: float = 1.0  # steps made / steps of the schedule; above 1 with several episodes
+
+
+def paced(stage: Stage) -> Stage:
+    """The stage in the pace run, with one rate: trials of a single step make a step look slower than it is."""
+    if "learning_rate" not in stage.settings:
+        return stage
+    rest = {name: value for name, value in stage.settings.items() if name != "learning_rate"}
+    return replace(stage, settings=rest, schedules=1.0)
 
 
 TELE = 1.5  # two episodes: the first one makes half of a schedule
@@ -73,7 +81,7 @@ class Ours:
         """Make a run: its stages one after the other, each from the best model of the stage before."""
         begun, clock, found = time.time(), self.clock.now(), []
         model = str(self.order["base"])
-        for number, stage in enumerate(self.stages):
+        for number, stage in enumerate(map(paced, self.stages) if name == PACE else self.stages):
             out = self.folder / f"{name}-{number}"
             found.append(self._stage(stage, model, out, point, max(3, round(steps * stage.share)), looks))
             model = str(out / "model")

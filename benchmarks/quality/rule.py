@@ -19,6 +19,7 @@ from typing import Any
 
 from quality.clock import Clock
 
+PACE = "pace"  # the name of the first run
 PACE_STEPS, LEAST = 6, 30
 LOOKING = 0.2  # the largest share of a run's time that measurements on dev may take
 LOOKS = 10  # the most measurements of a run
@@ -90,8 +91,8 @@ class Result:
 
 def compete(train: Train, clock: Clock, grid: Sequence[Point] = GRID) -> Result:
     """Spend the time of the clock by the rule above."""
-    pace = train(grid[0], PACE_STEPS, 2, "pace")
-    clock.note(run="pace", **pace.as_json())
+    pace = train(grid[0], PACE_STEPS, 2, PACE)
+    clock.note(run=PACE, **pace.as_json())
     runs = trials(train, clock, grid, pace)
     best = max(runs, key=lambda run: run.value) if runs else pace
     steps, looks = planned(clock.left, best if runs else pace)

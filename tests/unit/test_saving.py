@@ -141,6 +141,7 @@ def build(library, folder, *modules, **settings):
     return library.SentenceTransformer(modules=[transformer, *built], device="cpu", **settings)
 
 
+SENTENCE = "sentence_embedding"
 DIRECTORIES = {
     "cls": [("Pooling", (64, "cls"))],
     "mean": [("Pooling", (64, "mean"))],
@@ -149,6 +150,14 @@ DIRECTORIES = {
         ("Pooling", (64, "cls")),
         ("Dense", (64, 64, True, torch.nn.Identity())),
         ("LayerNorm", (64,)),
+    ],
+    "dense": [("Pooling", (64, "mean")), ("Dense", (64, 96, False, torch.nn.Identity())), ("Normalize", ())],
+    "tanh": [("Pooling", (64, "cls")), ("Dense", (64, 32))],
+    "two": [
+        ("Pooling", (64, "mean")),
+        ("Dense", (64, 96, False, torch.nn.GELU())),
+        ("Dense", (96, 48, True, torch.nn.Identity())),
+        ("Normalize", ()),
     ],
 }
 
@@ -174,6 +183,59 @@ def test_foreign_directories_give_their_own_vectors(roberta, kind, legacy, tmp_p
     close(embed(encoder, "query", tmp_path), theirs.encode(QUERIES, prompt_name="query"))
     strings = documented(settings, theirs.tokenizer)
     close(embed(encoder, "passage", tmp_path), theirs.encode(strings, prompt_name="passage"))
+
+
+@pytest.mark.parametrize("kind", ["dense", "tanh", "two"])
+@pytest.mark.parametrize("dim", [None, 24])
+def test_dense_layers_are_trained_saved_and_cut(roberta, kind, dim, tmp_path, sentence_transformers):
+    build(sentence_transformers, roberta, *DIRECTORIES[kind]).save(str(tmp_path / "theirs"))
+    encoder = load_encoder(str(tmp_path / "theirs"), dim=dim)
+    width = {"dense": 96, "tanh": 32, "two": 48}[kind]
+    assert (encoder.settings.head, encoder.dim) == ("dense", dim or width)
+    before = encoder.digest()
+    with torch.no_grad():  # a step of training
+        for parameter in encoder.towers[0].head.parameters():
+            parameter.mul_(1.5)
+    assert encoder.digest() != before
+    save_encoder(encoder, tmp_path / "ours")
+    again = load_encoder(str(tmp_path / "ours"))
+    assert (again.settings, again.digest()) == (encoder.settings, encoder.digest())
+    opened = sentence_transformers.SentenceTransformer(str(tmp_path / "ours"), device="cpu")
+    close(opened.encode(QUERIES), embed(encoder, "query", tmp_path))
+    (tmp_path / "ours/hardneg.json").unlink()
+    (tmp_path / "ours/manifest.json").unlink()  # as somebody else's folder
+    close(embed(load_encoder(str(tmp_path / "ours")), "query", tmp_path), embed(encoder, "query", tmp_path))
+
+
+def test_the_activation_of_a_dense_layer_belongs_to_the_identity_of_a_model(
+    roberta, tmp_path, sentence_transformers
+):
+    digests = set()
+    for name, activation in (("a", torch.nn.Tanh()), ("b", torch.nn.GELU())):
+        dense = ("Dense", (64, 64, True, activation))
+        build(sentence_transformers, roberta, ("Pooling", (64, "mean")), dense).save(str(tmp_path / name))
+        digests.add(load_encoder(str(tmp_path / name)).digest())
+    assert len(digests) == 2
+
+
+def test_a_dense_head_is_left_out_or_replaced_as_the_settings_say(roberta, tmp_path, sentence_transformers):
+    build(sentence_transformers, roberta, *DIRECTORIES["dense"]).save(str(tmp_path / "model"))
+    assert load_encoder(str(tmp_path / "model"), head="none").dim == 64
+    assert type(load_encoder(str(tmp_path / "model"), head="ance").towers[0].head).__name__ == "AnceHead"
+    with pytest.raises(SettingsError, match=r"BAD_SETTING: head = dense, and .* has no dense layers"):
+        load_encoder(str(roberta), head="dense")
+    narrow = [("Pooling", (64, "mean")), ("Dense", (64, 64))]
+    build(sentence_transformers, roberta, *narrow).save(str(tmp_path / "other"))
+    with pytest.raises(SettingsError, match="the query encoder has 96 dimensions, the passage encoder 64"):
+        load_encoder(str(tmp_path / "model"), str(tmp_path / "other"), normalize=True)
+
+
+def test_dense_layers_that_do_not_fit_are_told(roberta, tmp_path, sentence_transformers):
+    build(sentence_transformers, roberta, *DIRECTORIES["two"]).save(str(tmp_path / "model"))
+    first, second = (tmp_path / f"model/{place}_Dense/model.safetensors" for place in (2, 3))
+    second.write_bytes(first.read_bytes())
+    with pytest.raises(InputError, match=r"3_Dense: BAD_MODEL: the layer does not take vectors of 96 dimensions"):
+        load_encoder(str(tmp_path / "model"))
 
 
 @pytest.mark.parametrize(("name", "warned"), [("s2p_query", True), ("query", False), ("corpus", False)])
@@ -212,8 +274,15 @@ def respell(folder):
         ([("Pooling", (64, "max"))], "Pooling \\(max\\)"),
         ([("Pooling", (64, ("cls", "mean")))], "Pooling \\(cls, mean\\)"),
         ([("Pooling", (64, "mean", False))], "Pooling that leaves out the prompt"),
-        ([("Pooling", (64, "mean")), ("Dense", (64, 32))], "Dense \\(Tanh\\)"),
-        ([("Pooling", (64, "mean")), ("Dense", (64, 32, False, torch.nn.Identity()))], "Dense \\(Identity\\)"),
+        ([("Pooling", (64, "mean")), ("Dense", (64, 32, True, torch.nn.Softmax()))], "Dense \\(Softmax\\)"),
+        (
+            [("Pooling", (64, "mean")), ("Dense", (64, 64, True, None, None, None, SENTENCE, None, True))],
+            "Dense \\(Identity, use_residual\\)",
+        ),
+        (
+            [("Pooling", (64, "mean")), ("Dense", (64, 64, True, None, None, None, "token_embeddings"))],
+            "Dense \\(Identity, token_embeddings, token_embeddings\\)",
+        ),
         ([("Pooling", (64, "mean")), ("Dropout", ())], "Dropout"),
     ],
 )

@@ -49,7 +49,9 @@ class Keywords(Options, total=False):
     pooling: Literal["cls", "mean", "last"] | None
     """Which token vectors become the text's vector: `cls` (the first), `mean`, `last`."""
     head: Literal["none", "ance"] | None
-    """A layer after pooling: `none`, or `ance` (linear layer and layer norm)."""
+    """What comes after pooling: `none`, `ance` (linear layer and layer norm), or `dense` (the model's own linear
+    layers).
+    """
     normalize: bool | None
     """Whether vectors get length 1, so that scores are cosines."""
     dim: int | None

@@ -29,7 +29,7 @@ def overridden(settings: TrainingSettings, model: PretrainedModel, start: BiEnco
     changes = [(name, getattr(own, name), getattr(start.settings, name)) for name in names]
     changes.append(("towers", "tied" if model.tied else "untied", "tied" if start.tied else "untied"))
     lines = [
-        f"{name}: the model's {shown(old)} -> {shown(new)}{fresh(name, old)} ({origin(settings, name)})"
+        f"{name}: the model's {shown(old)} -> {shown(new)}{fresh(name, new)} ({origin(settings, name)})"
         for name, old, new in changes
         if old != new
     ]
@@ -55,9 +55,9 @@ def origin(settings: TrainingSettings, name: str) -> str:
     return settings.origin_of(name)
 
 
-def fresh(name: str, old: Any) -> str:
+def fresh(name: str, new: Any) -> str:
     """The note on a head that the model did not bring; "" for any other change."""
-    return ", fresh" if name == "head" and old == "none" else ""
+    return ", fresh" if name == "head" and new == "ance" else ""
 
 
 def shown(value: Any) -> str:

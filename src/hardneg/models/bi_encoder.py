@@ -14,30 +14,11 @@ from torch import Tensor, nn
 
 from hardneg.errors import SettingsError
 from hardneg.models.encoder_settings import OF_VECTORS, EncoderSettings
-from hardneg.models.linear import undrawn
+from hardneg.models.heads import DenseHead
 from hardneg.models.tower import Tower, TowerModel
 from hardneg.records import Side, TextTemplate, TokenBatch, offsets_of
 
 Encode = Callable[[TokenBatch, Side], Tensor]  # vectors [n, dim] float32
-
-
-class AnceHead(nn.Module):
-    """Linear + LayerNorm on the pooled vector (Xiong et al., 2021, released code)."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.linear = undrawn(width, width)
-        self.norm = nn.LayerNorm(width)
-        start = torch.Generator().manual_seed(
-            0
-        )  # a fresh head is part of the model, not of the experiment's draws
-        nn.init.normal_(self.linear.weight, std=0.02, generator=start)
-        nn.init.zeros_(self.linear.bias)
-
-    def forward(self, pooled: Tensor) -> Tensor:
-        """[n, h] → [n, h]."""
-        projected: Tensor = self.norm(self.linear(pooled))
-        return projected
 
 
 class BiEncoder(TowerModel):
@@ -52,7 +33,7 @@ class BiEncoder(TowerModel):
 
     def __init__(self, settings: EncoderSettings, query: Tower, passage: Tower | None = None) -> None:
         super().__init__(settings, [query] if passage is None else [query, passage])
-        _check_widths(settings, query.width, (passage or query).width)
+        _check_widths(settings, width_of(query), width_of(passage or query))
 
     @property
     def tied(self) -> bool:
@@ -62,7 +43,7 @@ class BiEncoder(TowerModel):
     @property
     def dim(self) -> int:
         """Size of the vectors."""
-        return self.settings.dim or self.tower("query").width
+        return self.settings.dim or width_of(self.tower("query"))
 
     def tower(self, side: Side) -> Tower:
         """The tower that encodes this side."""
@@ -131,6 +112,11 @@ class BiEncoder(TowerModel):
             return super().digest()
         tower, settings = self.tower(side), asdict(self.settings)
         return self.digest_of(tower, [tower], {name: settings[name] for name in OF_VECTORS})
+
+
+def width_of(tower: Tower) -> int:
+    """Size of the vectors of a tower, before they are cut."""
+    return tower.head.width if isinstance(tower.head, DenseHead) else tower.width
 
 
 def _check_widths(settings: EncoderSettings, query: int, passage: int) -> None:

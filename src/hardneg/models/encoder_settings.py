@@ -11,7 +11,7 @@ from hardneg.errors import SettingsError
 from hardneg.models.pooling import Pooling
 from hardneg.records import Side, TextTemplate
 
-Head = Literal["none", "ance"]
+Head = Literal["none", "ance", "dense"]
 TitleJoin = Literal["sep", "space"]
 
 OF_VECTORS = ("pooling", "head", "normalize", "dim")  # settings that decide what vector tokens get

@@ -14,13 +14,14 @@ import torch
 from hardneg.arguments import checked
 from hardneg.config import read_preset
 from hardneg.errors import InputError, SettingsError
-from hardneg.models.bi_encoder import AnceHead, BiEncoder
+from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.code import allow_code
 from hardneg.models.encoder_settings import OF_VECTORS, EncoderSettings
+from hardneg.models.heads import AnceHead, DenseHead
 from hardneg.models.pretrained import find_weights, locate, read_json_file, read_tensors, usable
 from hardneg.models.ranker_folder import is_classifier, is_marked, refuse_ranker
 from hardneg.models.source import ModelSource
-from hardneg.models.st_folder import MODULES, SentenceFolder, read_ance_head, read_st_folder
+from hardneg.models.st_folder import MODULES, SentenceFolder, read_head, read_st_folder
 from hardneg.models.tower import KIND, Tower, read_tower
 from hardneg.storage.artifacts import MANIFEST, open_artifact
 
@@ -137,7 +138,7 @@ class PretrainedModel:
         """The encoder with these :meth:`settings`. It uses the parts themselves, so a model gives one encoder."""
         settings = self.settings(family=family, **overrides)
         for part in self.parts:
-            _fit_head(part.tower, settings)
+            _fit_head(part, settings)
         return BiEncoder(settings, *(part.tower for part in self.parts)).to(self.device).eval()
 
 
@@ -202,8 +203,7 @@ def _read_st(folder: Path, source: ModelSource, recalled: Path | None) -> Part:
     """Read a sentence-transformers directory, which this package or another wrote."""
     said = read_st_folder(folder, source)
     tower, _ = read_tower(said.transformer, source, recalled=recalled)
-    if said.head is not None:
-        tower.head = read_ance_head(said.head, tower.width, source)
+    tower.head = read_head(said, tower.width, source)
     _check_case(tower, said, folder)
     if said.similarity == "cosine" and not said.normalize:
         log.warning(
@@ -215,7 +215,7 @@ def _read_st(folder: Path, source: ModelSource, recalled: Path | None) -> Part:
         tower,
         EncoderSettings(
             pooling=said.pooling,
-            head="none" if said.head is None else "ance",
+            head=said.head,
             normalize=said.normalize,
             dim=said.dim,
             scale=NORMALIZED_SCALE if said.normalize else 1.0,
@@ -242,12 +242,16 @@ def _saved_settings(folder: Path) -> EncoderSettings | None:
         ) from fault
 
 
-def _fit_head(tower: Tower, settings: EncoderSettings) -> None:
-    """Give the tower the head that the settings want: a fresh one when it has none."""
+def _fit_head(part: Part, settings: EncoderSettings) -> None:
+    """Give the tower the head that the settings want: a fresh one of ANCE's when it has none of that kind."""
+    tower = part.tower
     if settings.head == "none":
         tower.head = None
-    elif tower.head is None:
+    elif settings.head == "ance" and not isinstance(tower.head, AnceHead):
         tower.head = AnceHead(tower.width)
+    elif settings.head == "dense" and not isinstance(tower.head, DenseHead):
+        what = f"head = dense, and {part.folder} has no dense layers after pooling"
+        raise SettingsError("BAD_SETTING", what, "leave head out, or take a model that has them")
 
 
 def _merged(parts: list[Part], overrides: Mapping[str, Any]) -> EncoderSettings:

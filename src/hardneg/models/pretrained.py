@@ -51,6 +51,7 @@ MOST = {  # the largest encoders have a tenth of it
     "max_position_embeddings": 1 << 24,
     "type_vocab_size": 1 << 16,
 }
+ENCODERS = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}  # type -> its class
 BIN_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
@@ -287,7 +288,8 @@ def read_transformer(folder: Path, source: ModelSource) -> tuple[PreTrainedModel
         weights = find_weights(folder, source)
         pooler = {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(kind).parameters else {}
         with refusing_pickles(weights):
-            model, report = (own or AutoModel).from_pretrained(
+            reader: Any = kind if own or _is_t5(config) else AutoModel
+            model, report = reader.from_pretrained(
                 folder,
                 config=config,
                 local_files_only=True,
@@ -305,6 +307,9 @@ def read_transformer(folder: Path, source: ModelSource) -> tuple[PreTrainedModel
 def _model_class(config: Any) -> type[PreTrainedModel]:
     import transformers
 
+    if _is_t5(config):
+        encoder: Any = getattr(transformers, ENCODERS[config.model_type])
+        return encoder
     if config.is_encoder_decoder or type(config) not in transformers.MODEL_MAPPING:
         raise SettingsError(
             "UNSUPPORTED_MODEL",
@@ -313,6 +318,11 @@ def _model_class(config: Any) -> type[PreTrainedModel]:
         )
     kind: Any = transformers.MODEL_MAPPING[type(config)]
     return kind
+
+
+def _is_t5(config: Any) -> bool:
+    """Whether a model is a T5 or one of its kin, of which the encoder alone is read, as in GTR and Sentence-T5."""
+    return config.model_type in ENCODERS
 
 
 def _check_sizes(config: Any) -> None:

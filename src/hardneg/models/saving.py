@@ -16,6 +16,7 @@ from torch import Tensor
 from hardneg.data.tokens import separator
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.encoder_settings import EncoderSettings
+from hardneg.models.heads import ACTIVATIONS, AnceHead, DenseHead
 from hardneg.models.loading import PASSAGE, QUERY, SETTINGS
 from hardneg.models.st_folder import (
     CONFIG,
@@ -143,13 +144,21 @@ def _write_modules(draft: Draft, inside: str, settings: EncoderSettings, tower: 
     active = {"word_embedding_dimension": width}
     active |= {key: POOLING.get(mode) == settings.pooling for mode, key in LEGACY_POOLING.items()}
     _write_json(draft, f"{inside}1_Pooling/config.json", active)
-    if tower.head is not None:
+    if isinstance(tower.head, AnceHead):
         kinds += ["Dense", "LayerNorm"]
         state = tower.head.state_dict()
         linear = {name: state[name] for name in state if name.startswith("linear.")}
         norm = {name: state[name] for name in state if name.startswith("norm.")}
         _write_module(draft, f"{inside}2_Dense", _dense(width, width, bias=True), linear)
         _write_module(draft, f"{inside}3_LayerNorm", {"dimension": width}, norm)
+    if isinstance(tower.head, DenseHead):
+        for layer, activation in zip(tower.head.linears, tower.head.activations, strict=True):
+            kinds.append("Dense")
+            state = {f"linear.{name}": tensor for name, tensor in layer.state_dict().items()}
+            after = len(state["linear.weight"])
+            said = _dense(width, after, bias="linear.bias" in state, activation=activation)
+            _write_module(draft, f"{inside}{len(kinds)}_Dense", said, state)
+            width = after
     if settings.normalize:
         kinds.append("Normalize")
     if settings.dim is not None:
@@ -159,9 +168,10 @@ def _write_modules(draft: Draft, inside: str, settings: EncoderSettings, tower: 
     return kinds
 
 
-def _dense(inputs: int, outputs: int, *, bias: bool) -> dict[str, Any]:
-    identity = "torch.nn.modules.linear.Identity"
-    return {"in_features": inputs, "out_features": outputs, "bias": bias, "activation_function": identity}
+def _dense(inputs: int, outputs: int, *, bias: bool, activation: str = "Identity") -> dict[str, Any]:
+    kind = ACTIVATIONS[activation]
+    named = f"{kind.__module__}.{kind.__qualname__}"
+    return {"in_features": inputs, "out_features": outputs, "bias": bias, "activation_function": named}
 
 
 def _write_module(draft: Draft, folder: str, config: dict[str, Any], state: dict[str, Tensor]) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from hardneg.arguments import brief
 from hardneg.errors import InputError, SettingsError, TrustError
-from hardneg.models.bi_encoder import AnceHead
+from hardneg.models.encoder_settings import Head
+from hardneg.models.heads import ACTIVATIONS, AnceHead, DenseHead
 from hardneg.models.pooling import Pooling
 from hardneg.models.pretrained import find_weights, read_json_file, read_json_object, read_tensors
 from hardneg.models.source import ModelSource
@@ -33,6 +36,7 @@ LEGACY_POOLING = {
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
+SENTENCE = "sentence_embedding"  # what modules after pooling read and write
 PASSAGE_PROMPTS = ("document", "passage", "corpus")
 
 
@@ -56,7 +60,8 @@ class SentenceFolder:
 
     transformer: Path
     pooling: Pooling
-    head: tuple[Path, Path] | None  # folders of Dense and LayerNorm
+    head: Head
+    head_modules: tuple[Module, ...]  # Dense and LayerNorm (ance), or one or more Dense
     normalize: bool
     dim: int | None  # the vector is cut to it
     max_length: int | None
@@ -78,16 +83,12 @@ def read_st_folder(folder: Path, source: ModelSource) -> SentenceFolder:
     kinds = [module.kind for module in modules]
     if kinds[:2] != ["Transformer", "Pooling"]:
         raise _unsupported(" → ".join(kinds) or "no modules", folder / MODULES)
-    rest = modules[2:]
-    head = None
-    if [module.kind for module in rest[:2]] == ["Dense", "LayerNorm"]:
-        head = _ance_head(rest[0], rest[1])
-        rest = rest[2:]
+    head, head_modules, rest = _head(modules[2:], source)
     normalize = bool(rest) and rest[0].kind == "Normalize"
     rest = rest[normalize:]
-    dim = _cut(rest.pop(), source) if len(rest) == 1 and rest[0].kind == "Dense" else None
-    if rest:
-        raise _unsupported(rest[0].kind, folder / MODULES)
+    dim = _cut(rest[0], source) if [module.kind for module in rest] == ["Dense"] else None
+    if rest[dim is not None :]:
+        raise _unsupported(_name_of(rest[0]), folder / MODULES)
     settings = _transformer_settings(modules[0].folder)
     prompts, similarity = _prompts(folder)
     named = [name for name, prompt in prompts.items() if prompt]
@@ -102,6 +103,7 @@ def read_st_folder(folder: Path, source: ModelSource) -> SentenceFolder:
         transformer=modules[0].folder,
         pooling=_pooling(modules[1]),
         head=head,
+        head_modules=head_modules,
         normalize=normalize,
         dim=dim,
         max_length=settings.get("max_seq_length"),
@@ -112,23 +114,41 @@ def read_st_folder(folder: Path, source: ModelSource) -> SentenceFolder:
     )
 
 
-def read_ance_head(folders: tuple[Path, Path], width: int, source: ModelSource) -> AnceHead:
-    """Read the ANCE head from its Dense and LayerNorm folders."""
+def read_head(said: SentenceFolder, width: int, source: ModelSource) -> nn.Module | None:
+    """Read the head that a directory has after pooling, for pooled vectors of this width; None if it has none.
+
+    Raises
+    ------
+    InputError : its weights do not fit together.
+    """
+    if said.head == "none":
+        return None
+    stored = [read_tensors(find_weights(one.folder, source, DENSE_WEIGHTS)) for one in said.head_modules]
+    if said.head == "ance":
+        return _ance_head(stored[0] | stored[1], width, said.head_modules[0].folder)
+    for module, state in zip(said.head_modules, stored, strict=True):
+        weight, bias = state.get("linear.weight"), state.get("linear.bias")
+        sound = weight is not None and weight.ndim == 2 and weight.shape[1] == width
+        if weight is None or not sound or (bias is not None and bias.shape != weight.shape[:1]):
+            what = f"the layer does not take vectors of {width} dimensions"
+            raise InputError("BAD_MODEL", what, "get the model folder again", path=module.folder)
+        width = len(weight)
+    layers = [(state["linear.weight"].float(), _float(state.get("linear.bias"))) for state in stored]
+    return DenseHead(layers, [_activation(module) for module in said.head_modules])
+
+
+def _float(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.float()
+
+
+def _ance_head(state: dict[str, Tensor], width: int, folder: Path) -> AnceHead:
+    """The ANCE head with these weights of its Dense and LayerNorm."""
     head = AnceHead(width)
-    state = {
-        name: tensor
-        for folder in folders
-        for name, tensor in read_tensors(find_weights(folder, source, DENSE_WEIGHTS)).items()
-    }
     if {name: tensor.shape for name, tensor in state.items()} != {
         name: tensor.shape for name, tensor in head.state_dict().items()
     }:
-        raise InputError(
-            "BAD_MODEL",
-            f"the head holds {sorted(state)}",
-            f"it needs Linear({width}, {width}) and LayerNorm",
-            path=folders[0],
-        )
+        what = f"the head holds {sorted(state)}"
+        raise InputError("BAD_MODEL", what, f"it needs Linear({width}, {width}) and LayerNorm", path=folder)
     head.load_state_dict(state)
     return head
 
@@ -164,7 +184,7 @@ def _unsupported(name: str, path: Path) -> SettingsError:
     return SettingsError(
         "UNSUPPORTED_MODULE",
         f"{name} is not supported",
-        "use Transformer, Pooling (cls, mean, lasttoken), optionally Dense + LayerNorm, Normalize",
+        "use Transformer, Pooling (cls, mean, lasttoken), optionally Dense, LayerNorm after one Dense, Normalize",
         path=path,
     )
 
@@ -182,29 +202,57 @@ def _pooling(module: Module) -> Pooling:
     return POOLING[modes[0]]
 
 
-def _ance_head(dense: Module, norm: Module) -> tuple[Path, Path]:
-    if not _is_linear(dense) or not dense.config.get("bias", True):
-        raise _unsupported(_dense_name(dense), dense.folder)
-    return dense.folder, norm.folder
+def _head(rest: list[Module], source: ModelSource) -> tuple[Head, tuple[Module, ...], list[Module]]:
+    """The kind of the head, its modules, and what comes after it.
+
+    A Dense module at the end may be no part of the head: if nothing normalises, and it keeps the first dimensions
+    as they are, it cuts the vectors.
+    """
+    if [module.kind for module in rest[:2]] == ["Dense", "LayerNorm"]:
+        if _activation(rest[0]) != "Identity" or not rest[0].config.get("bias", True):
+            raise _unsupported(_name_of(rest[0]), rest[0].folder)
+        return "ance", tuple(rest[:2]), rest[2:]
+    dense = [*itertools.takewhile(lambda module: module.kind == "Dense", rest)]
+    if dense and len(dense) == len(rest) and _cut(dense[-1], source) is not None:
+        dense.pop()
+    for module in dense:
+        _check_dense(module)
+    return ("dense" if dense else "none"), tuple(dense), rest[len(dense) :]
 
 
-def _cut(dense: Module, source: ModelSource) -> int:
-    """The number of first dimensions that a Dense module keeps; refused if it does anything else."""
-    if _is_linear(dense) and not dense.config.get("bias", True):
-        file = find_weights(dense.folder, source, DENSE_WEIGHTS)
-        weight = read_tensors(file)["linear.weight"]
+def _cut(dense: Module, source: ModelSource) -> int | None:
+    """The number of first dimensions that a Dense module keeps; None if it does anything else."""
+    plain = _activation(dense) == "Identity" and not dense.config.get("use_residual", False)
+    if plain and not dense.config.get("bias", True):
+        weight = read_tensors(find_weights(dense.folder, source, DENSE_WEIGHTS))["linear.weight"]
         if torch.equal(weight, torch.eye(*weight.shape)):
             return len(weight)
-    raise _unsupported(_dense_name(dense), dense.folder)
+    return None
 
 
-def _is_linear(dense: Module) -> bool:
-    activation = str(dense.config.get("activation_function", "Tanh"))
-    return activation.endswith(".Identity") and not dense.config.get("use_residual", False)
+def _check_dense(dense: Module) -> None:
+    """Refuse a layer that does something besides a product, an addition and a known activation."""
+    if dense.config.get("use_residual") or _other_vectors(dense) or _activation(dense) not in ACTIVATIONS:
+        raise _unsupported(_name_of(dense), dense.folder)
 
 
-def _dense_name(dense: Module) -> str:
-    return f"Dense ({str(dense.config.get('activation_function', 'Tanh')).rsplit('.', 1)[-1]})"
+def _other_vectors(dense: Module) -> list[str]:
+    """The names of what a layer reads or writes, where it is not the vector of the text."""
+    named = (dense.config.get(f"module_{way}_name") for way in ("input", "output"))
+    return [str(name) for name in named if name not in (None, SENTENCE)]
+
+
+def _activation(dense: Module) -> str:
+    """The name of a layer's activation, as ``Tanh``."""
+    return str(dense.config.get("activation_function", "Tanh")).rsplit(".", 1)[-1]
+
+
+def _name_of(module: Module) -> str:
+    """The name of a module, and what is special about it."""
+    if module.kind != "Dense":
+        return module.kind
+    residual = ["use_residual"] * bool(module.config.get("use_residual"))
+    return f"Dense ({', '.join([_activation(module), *residual, *_other_vectors(module)])})"
 
 
 def _transformer_settings(folder: Path) -> dict[str, Any]:

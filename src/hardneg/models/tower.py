@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from hardneg.data.tokens import plain_tokenizer, tokenizer_digest
 from hardneg.errors import InputError
 from hardneg.models.capacity import bytes_of_batch
+from hardneg.models.heads import identity_of
 from hardneg.models.packing import (
     can_pack,
     first_position,
@@ -335,4 +336,4 @@ def _floats(tower: Tower) -> Iterator[Tensor]:
 def _describe(tower: Tower) -> list[Any]:
     config: dict[str, Any] = tower.transformer.config.to_diff_dict()
     kept = {name: config[name] for name in sorted(config) if name not in ORIGIN}
-    return [tower.tokenizer_digest, kept, *([tower.code] if tower.code else [])]
+    return [tower.tokenizer_digest, kept, *([tower.code] if tower.code else []), *identity_of(tower.head)]

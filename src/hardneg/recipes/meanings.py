@@ -318,7 +318,12 @@ MEANINGS: dict[str, Meaning] = {
     # model
     "towers": Meaning("`tied`: one model for queries and passages. `untied`: one for each.", "", DPR),
     "pooling": Meaning("Which token vectors become the text's vector: `cls` (the first), `mean`, `last`."),
-    "head": Meaning("A layer after pooling: `none`, or `ance` (linear layer and layer norm).", "", ANCE),
+    "head": Meaning(
+        "What comes after pooling: `none`, `ance` (linear layer and layer norm), or `dense` (the model's own"
+        " linear layers).",
+        "",
+        ANCE,
+    ),
     "normalize": Meaning("Whether vectors get length 1, so that scores are cosines."),
     "dim": Meaning("Vectors are cut to this many dimensions. None: whole.", "dimensions"),
     "scale": Meaning("Scores are multiplied by it in the loss: 1 / temperature.", "factor"),
