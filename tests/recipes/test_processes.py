@@ -235,6 +235,7 @@ def test_two_processes_try_learning_rates_as_one_does(world, tmp_path):
     assert tried["of"] == pytest.approx(expected["of"], abs=0.05)
 
 
+@pytest.mark.slow
 def test_four_processes_train_a_retriever_and_a_ranker_as_one_does(world, alone, tmp_path):
     finish(4, short(world, "ar2", tmp_path / "exp"), tmp_path / "log")
     check_equal_training(tmp_path / "exp", alone("ar2"))

@@ -129,9 +129,54 @@ def test_a_rate_that_is_not_finite_loses(train, monkeypatch):
     assert again == results
 
 
-def test_rates_none_of_which_is_finite_end_training(train):
-    with pytest.raises(NumericError, match=r"of step . of the retriever is not finite"):
-        train("warmup", "tried", learning_rate=[ABSURD, 2 * ABSURD])
+def test_rates_none_of_which_is_finite_end_training_each_time_with_the_cause(train):
+    for _ in range(2):
+        with pytest.raises(NumericError, match=r"of step . of the retriever is not finite"):
+            train("warmup", "tried", learning_rate=[ABSURD, 2 * ABSURD])
+
+
+def test_weights_that_are_not_finite_after_the_last_step_lose(train):
+    """No further step of the trial shows it, and no process may be the only one that finds out."""
+    results, tried = train("warmup", "tried", learning_rate=[ABSURD, GOOD], trial_share=0.1)
+    _, alone = train("warmup", "alone", learning_rate=GOOD)
+    assert results["tried"]["step"] == 1
+    assert results["tried"]["of"][f"{ABSURD:g}"] is None
+    assert of_training(tried) == of_training(alone)
+
+
+def test_faults_that_are_not_the_rates_end_training(train, monkeypatch):
+    def failing(*_):
+        raise NumericError("BAD_SCORE", "the teacher gives no number", "look at it")
+
+    monkeypatch.setattr(rate_trials.RateTrials, "_train", failing)
+    with pytest.raises(NumericError, match="the teacher gives no number"):
+        train("warmup", "tried", learning_rate=[GOOD, RUINOUS])
+
+
+def test_a_rate_that_has_lost_leaves_no_checkpoint(train, monkeypatch):
+    seen = []
+
+    def watching(self, place, rate, fault):
+        made = original(self, place, rate, fault)
+        seen.append([one.checkpoints.is_dir() for one in self.layout.trials() if one.record.exists()])
+        return made
+
+    original = rate_trials.RateTrials._made
+    monkeypatch.setattr(rate_trials.RateTrials, "_made", watching)
+    train("warmup", "tried", learning_rate=[GOOD, RUINOUS, 2 * RUINOUS])
+    assert [sum(there) for there in seen] == [1, 2, 2]
+
+
+def test_further_episodes_do_not_try_again(train):
+    options = {"keep": "last", "learning_rate": [RUINOUS, GOOD], "trial_share": 1.0}
+    first, path = train("ance-tele", "grown", episodes=1, **options)
+    assert first["tried"]["step"] == 8
+    before = [(one.record / "manifest.json").read_bytes() for one in Layout(path).trials()]
+    grown, _ = train("ance-tele", "grown", episodes=2, **options)
+    assert grown["tried"] == first["tried"]
+    assert [(one.record / "manifest.json").read_bytes() for one in Layout(path).trials()] == before
+    _, alone = train("ance-tele", "alone", **(options | {"learning_rate": GOOD, "trial_share": 0.25}), episodes=2)
+    assert bytes_of(path / "model", "model.safetensors") == bytes_of(alone / "model", "model.safetensors")
 
 
 def test_equal_values_leave_it_at_the_first(train):
@@ -243,7 +288,7 @@ def test_trials_that_are_gone_are_told_where_a_later_episode_needs_them(train):
 def test_what_is_refused(train):
     with pytest.raises((Faults, SettingsError), match="a rate stands twice"):
         train("warmup", "tried", learning_rate=[GOOD, GOOD])
-    with pytest.raises((Faults, SettingsError), match="is chosen on dev, and there is no dev split"):
+    with pytest.raises((Faults, SettingsError), match=r"dev decides with learning_rate = .*; .*one rate"):
         train("warmup", "tried", dev="none", learning_rate=[GOOD, RUINOUS])
     with pytest.raises(
         (Faults, SettingsError), match=r"trial_share = 0.5 with one learning rate, which is not tried"
@@ -289,8 +334,8 @@ def test_the_estimate_counts_trials(world):
     assert many.passed == one.passed + 3
     assert sum(episode.steps for episode in many.trained) == sum(episode.steps for episode in one.trained) + 20
     assert [episode.steps for episode in many.episodes] == [40]
-    assert [episode.steps for episode in many.trained] == [30, 30]  # all trials, and the rest
-    assert kinds_of(many) == ["measure", "mine", "train", "train", "measure"]
+    assert [episode.steps for episode in many.trained] == [10, 10, 10, 30]  # the trials, and the rest
+    assert kinds_of(many) == ["measure", "mine", "train", "train", "train", "train", "measure"]
     assert kinds_of(one) == ["measure", "mine", "train", "measure"]
 
 

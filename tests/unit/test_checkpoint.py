@@ -82,6 +82,18 @@ def test_restored_bit_for_bit_and_goes_on_alike(tmp_path, trained):
     assert equal_states(model, optimizer, other, other_optimizer)
 
 
+def test_a_tensor_of_two_names_is_saved_once_and_loaded_under_both(tmp_path, trained):
+    models = [net(seed=seed) for seed in (0, 1)]
+    for model in models:
+        model.shared = nn.Module()
+        model.shared.weight = model.one.weight
+    assert "shared.weight" not in weights(models[0])
+    path = save(tmp_path, 0, models[0], adamw(models[0], weight_decay=0.1))
+    restore(path, {"net": models[1]}, {"net": adamw(models[1], weight_decay=0.1)})
+    assert torch.equal(models[1].shared.weight, models[0].one.weight)
+    assert models[1].shared.weight is models[1].one.weight
+
+
 def test_a_used_optimizer_is_overwritten(tmp_path, trained):
     model, optimizer = trained
     path = save(tmp_path, 5, model, optimizer)

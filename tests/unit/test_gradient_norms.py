@@ -41,6 +41,15 @@ def test_shallow_models_and_missing_gradients_have_none():
     assert layer_norms(layers_of(Stack(4))) == {}
 
 
+def test_the_blocks_of_t5_are_its_layers():
+    from transformers import T5Config, T5EncoderModel
+
+    shape = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 3, "num_heads": 2, "vocab_size": 10}
+    model = nn.ModuleDict({"transformer": T5EncoderModel(T5Config(**shape))})
+    blocks = model["transformer"].encoder.block
+    assert [{*map(id, layer)} for layer in layers_of(model)] == [{*map(id, one.parameters())} for one in blocks]
+
+
 def test_columns_by_source():
     query, lookahead = SOURCES.index("query"), SOURCES.index("lookahead")
     sources = np.array([[query, lookahead], [query, query]], np.uint8)

@@ -23,7 +23,7 @@ from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
 from hardneg.records import TokenBatch, offsets_of
-from worlds.few_texts import TEXTS, TITLES, close, embed, tokens_of
+from worlds.few_texts import close, embed, tokens_of
 
 
 def test_a_fault_elsewhere_is_not_the_models(tmp_path):
@@ -252,28 +252,20 @@ def test_models_that_cannot_run_flat_run_padded(tmp_path, bert):
     close(together, torch.cat(one_by_one))
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_of_t5_the_encoder_is_read_and_saved(tmp_path, bert, whole, sentence_transformers):
+def test_of_a_whole_t5_the_encoder_is_read(tmp_path, bert):
     from transformers import T5Config, T5EncoderModel, T5ForConditionalGeneration
 
     folder = shutil.copytree(bert, tmp_path / "t5")
     with torch.random.fork_rng():
         torch.manual_seed(0)
         shape = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "vocab_size": 1000}
-        kind = T5ForConditionalGeneration if whole else T5EncoderModel
-        kind(T5Config(**shape, pad_token_id=0)).save_pretrained(folder)
-    lengths = {"query_length": 40, "passage_length": 40}
-    encoder = load_encoder(str(folder), pooling="mean", normalize=True, title_join="space", **lengths)
+        whole = T5ForConditionalGeneration(T5Config(**shape, pad_token_id=0))
+        whole.save_pretrained(folder)
+    encoder = load_encoder(str(folder), pooling="mean")
     assert type(encoder.towers[0].transformer) is T5EncoderModel
-    tokens = tokens_of(encoder, "passage", tmp_path)
-    with torch.no_grad():
-        together = encoder.encode(tokens, "passage")
-        close(together, torch.cat([encoder.encode(tokens.take(np.array([row])), "passage") for row in range(4)]))
-    save_encoder(encoder, tmp_path / "saved")
-    theirs = sentence_transformers.SentenceTransformer(str(tmp_path / "saved"), device="cpu")
-    joined = [f"{title} {text}" if title else text for title, text in zip(TITLES, TEXTS, strict=True)]
-    close(theirs.encode(joined), together)
-    assert load_encoder(str(tmp_path / "saved")).digest() == encoder.digest()
+    read, stored = encoder.towers[0].transformer.encoder.state_dict(), whole.encoder.state_dict()
+    assert read.keys() == stored.keys()
+    assert all(torch.equal(read[name], stored[name]) for name in read)
 
 
 def test_offsets_need_not_be_sorted(bert):

@@ -111,12 +111,12 @@ class CostModel:
 
     @property
     def trained(self) -> list[Episode]:
-        """The episodes as they are trained: before the rest of the first one, all steps of the trials."""
+        """The episodes as they are trained: before the rest of the first one, the steps of each trial."""
         if not self.trial_steps:
             return [*self.episodes]
         first, *others = self.episodes
-        trials = replace(first, steps=self.rates * self.trial_steps)
-        return [trials, replace(first, steps=first.steps - self.trial_steps), *others]
+        trial = replace(first, steps=self.trial_steps)
+        return [*[trial] * self.rates, replace(first, steps=first.steps - self.trial_steps), *others]
 
     @property
     def every_episode(self) -> list[Episode]:

@@ -150,6 +150,8 @@ def disk_bytes(work: CostModel, encoder: BiEncoder, sample: Sample) -> float:
     data, (model, checkpoint) = work.data, weights_of(work, encoder)
     collection, episodes = data.collection, len(work.episodes)
     checkpoints = sum(min(math.ceil(one.steps / work.checkpoint_every), 2) for one in work.episodes)
+    if work.trial_steps:  # those of the best trial so far, beside the ones of the present trial
+        checkpoints += min(math.ceil(work.trial_steps / work.checkpoint_every), 2)
     models = checkpoints * checkpoint + (episodes + 1 + work.models) * model
     vectors = work.sets * (sample.chunks * collection.n_passages + collection.n_queries) * encoder.dim
     searched = 2 * work.states * work.examined + work.mined
@@ -277,7 +279,7 @@ def add_own(seconds: dict[str, float], work: CostModel, own: Own) -> None:
 def stored_bytes(work: CostModel, encoder: BiEncoder) -> float:
     """Bytes that are written and read for checkpoints and models; models are also verified and digested."""
     model, checkpoint = weights_of(work, encoder)
-    checkpoints = sum(math.ceil(one.steps / work.checkpoint_every) for one in work.episodes)
+    checkpoints = sum(math.ceil(one.steps / work.checkpoint_every) for one in work.trained)
     return 2 * checkpoint * checkpoints + 6 * model * (len(work.episodes) + work.models)
 
 

@@ -14,6 +14,7 @@ from hardneg.recipes.settings import Episode
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.storage.artifacts import read_manifest
 from hardneg.training.loop import Batch, Objective
+from hardneg.training.optim import linear
 
 
 def stage_on_pool(
@@ -36,10 +37,10 @@ def stage_on_pool(
     began : folder of the runs of ``encoder``; None: the folder of the episode.
     """
     settings, number = training.settings, episode.episode
-    schedule_of = partial(settings.schedule_over, episode.scheduled)
+    schedule_of = partial(linear, warmup=settings.warmup, horizon=episode.scheduled)
     retriever = training.trainee(encoder, objective, batches, schedule_of(settings.rates[0]), models)
     inputs = {"pool": read_manifest(training.experiment.layout.episode(number).negatives).digest}
     rate = chosen_rate(training, episode, retriever, schedule_of, inputs)
-    retriever = replace(retriever, schedule=schedule_of(rate))
+    retriever = replace(retriever, schedule=settings.schedule_over(episode.scheduled, rate))
     dev = DevEvaluator(training, episode, start=began)
     return MeasuredStage(training, retriever, dev, episode=number, inputs=inputs)

@@ -7,8 +7,9 @@ same, to the bit, as if this rate had been the only one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from hardneg.errors import ArtifactError, NumericError
 from hardneg.experiment.layout import TrialFolder
@@ -16,13 +17,13 @@ from hardneg.experiment.metrics import Metrics
 from hardneg.experiment.trials import KIND, Trial, best_of, read_trial, read_trials
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.process import stages
-from hardneg.process.distributed import by_leader
+from hardneg.process.distributed import by_leader, is_leader
 from hardneg.process.progress import say
 from hardneg.recipes.measured_states import judge_of, measure_on_dev
 from hardneg.recipes.settings import Episode
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.storage.artifacts import is_current, move, publish, publish_file, remove
-from hardneg.training.checkpoint import checkpoints, latest_checkpoint, weights
+from hardneg.training.checkpoint import checkpoints, latest_checkpoint, load_weights, weights
 from hardneg.training.optim import Schedule
 from hardneg.training.stage import Trainee, inputs_of, kind_of
 
@@ -80,35 +81,62 @@ class RateTrials:
         ------
         NumericError : a loss or gradient of every trial was not finite.
         """
-        stages.begin(kind_of(self.trainee.name))
+        if by_leader(self._is_trained):
+            return  # with further episodes the first one may be shorter, and so would be its trials
         start = {name: tensor.clone() for name, tensor in weights(self.trainee.model).items()}
-        trials, fault = [], None
+        trials: list[Trial] = []
+        fault: NumericError | None = None
         for place, rate in enumerate(self.training.settings.rates):
+            stages.begin(kind_of(self.trainee.name))
             if by_leader(is_current, self.layout.trial(rate).record, KIND, self.made):
                 trials.append(by_leader(read_trial, self.layout.trial(rate)))
                 continue
             trial, fault = self._made(place, rate, fault)
             trials.append(trial)
-            self.trainee.model.load_state_dict(start)
-        best = best_of(trials)
-        if best is None:
-            raise fault or NumericError("NOT_FINITE", "no trial of a learning rate ended", "give lower ones")
-        by_leader(self._go_on_from, best)
+            by_leader(self._drop_losers, trials)
+            load_weights(self.trainee.model, start)
+        if (best := best_of(trials)) is None:
+            by_leader(
+                lambda: [remove(one.path) for one in self.layout.trials()]
+            )  # so the next run says what was wrong
+            raise fault or NumericError("NOT_FINITE", "no learning rate led to finite weights", "give lower ones")
+        self._go_on_from(best)
+
+    def _is_trained(self) -> bool:
+        """Whether the models of the episode are there, from whichever trial they came."""
+        trainee, inputs = self.trainee, inputs_of([self.trainee], self.inputs)
+        made = (
+            is_current(path, trainee.kind, {**inputs, "step": str(step)}) for path, step in trainee.kept.items()
+        )
+        return bool(read_trials(self.layout)) and all(made)
 
     def _made(self, place: int, rate: float, fault: NumericError | None) -> tuple[Trial, NumericError | None]:
-        """The trial of a rate, and the last fault of a trial so far."""
+        """The trial of a rate, and the last fault of a trial so far.
+
+        All processes find out together that a loss, a gradient or the weights are not finite, for they share them.
+        Any other fault is not the rate's, and ends training.
+        """
         folder, settings = self.layout.trial(rate), self.training.settings
-        value: float | None = None
+        value, told = None, ""
         try:
             self._train(folder, rate)
+            self._check_weights()
             value = self._value(folder, rate)
+            told = f"dev {settings.steering} {value:.4f}"
         except NumericError as one:
-            fault = one
+            if one.code != "NOT_FINITE":
+                raise
+            fault = NumericError(one.code, one.what, one.fix)  # without the traceback, which holds the optimiser
+            told = one.what
         trial = Trial(rate, place, self.steps, str(settings.steering), value)
         by_leader(self._record, folder, trial)
-        told = "not finite" if value is None else f"dev {settings.steering} {value:.4f}"
         say(f"learning rate {rate:g}, after {self.steps:,} steps: {told}")
         return trial, fault
+
+    def _check_weights(self) -> None:
+        if not all(tensor.isfinite().all() for tensor in self.trainee.model.parameters()):
+            what = f"the weights after step {self.steps} of the {self.trainee.name} are not finite"
+            raise NumericError("NOT_FINITE", what, "lower the learning rate")
 
     def _train(self, folder: TrialFolder, rate: float) -> None:
         """Make the steps of a trial, from its newest checkpoint on."""
@@ -141,6 +169,17 @@ class RateTrials:
         with publish(folder.record, KIND, inputs=self.made, replace=True) as draft:
             draft.facts |= trial.as_json()
 
+    def _drop_losers(self, trials: Sequence[Trial]) -> None:
+        """Delete what only the best trial so far needs, in the folders of the others."""
+        best = best_of(trials)
+        for trial in trials:
+            if trial is not best:
+                self._drop(self.layout.trial(trial.rate))
+
+    def _drop(self, folder: TrialFolder) -> None:
+        for passing in (folder.checkpoints, folder.metrics, folder.margins):
+            remove(passing)
+
     def _go_on_from(self, best: Trial) -> None:
         """Give the episode the checkpoint of the best trial, with its metrics, unless the episode has begun.
 
@@ -148,14 +187,16 @@ class RateTrials:
         """
         number, experiment = self.episode.episode, self.training.experiment
         place, folder = self.layout.episode(number).checkpoints, self.layout.trial(best.rate)
-        found = latest_checkpoint(folder.checkpoints, inputs_of([self.trainee], self.inputs))
-        if found is not None and not checkpoints(place):
+        found = by_leader(latest_checkpoint, folder.checkpoints, inputs_of([self.trainee], self.inputs))
+        if found is not None and not by_leader(checkpoints, place):
+            # The functions of the user get the rows, and one may stop training: rank 0 is not alone here.
             experiment.metrics.truncate(number, {})
-            experiment.metrics.append(Metrics(folder.metrics).read())
-            if folder.margins.is_file():
-                with publish_file(self.layout.margins) as stream:
-                    stream.write(folder.margins.read_bytes())
-            move(found, place / found.name)
-        for one in self.layout.trials():
-            for passing in (one.checkpoints, one.metrics, one.margins):
-                remove(passing)
+            experiment.metrics.append(Metrics(folder.metrics).read() if is_leader() else [])
+            by_leader(self._move, found, place, folder)
+        by_leader(lambda: [self._drop(one) for one in self.layout.trials()])
+
+    def _move(self, found: Path, place: Path, folder: TrialFolder) -> None:
+        if folder.margins.is_file():
+            with publish_file(self.layout.margins) as stream:
+                stream.write(folder.margins.read_bytes())
+        move(found, place / found.name)

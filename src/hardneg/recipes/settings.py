@@ -223,14 +223,17 @@ class TrainingSettings(Settings):
 
     def check_dev(self, dev: bool) -> None:
         """Refuse settings that need dev if there is no dev split; raises :class:`SettingsError`."""
-        asking = {"keep": self.keep if self.keep == "best" else None, "measure_every": self.measure_every}
-        for name, value in asking.items():
-            if value is not None and not dev:
-                fix = "give a dev split (--dev), or --set keep=last --set measure_every=none"
-                raise SettingsError("NO_DEV", f"{name} = {value} needs dev, and there is no dev split", fix)
-        if len(self.rates) > 1 and not dev:
-            what = f"learning_rate = {as_set(self.rates)} is chosen on dev, and there is no dev split"
-            raise SettingsError("NO_DEV", what, "give a dev split (--dev), or one rate")
+        instead = {
+            f"keep = {self.keep}": "--set keep=last" if self.keep == "best" else "",
+            f"measure_every = {self.measure_every}": "--set measure_every=none" if self.measure_every else "",
+            f"learning_rate = {as_set(self.rates)}": "--lr with one rate" if len(self.rates) > 1 else "",
+        }
+        asking = {name: option for name, option in instead.items() if option}
+        if asking and not dev:
+            what = f"there is no dev split, and dev decides with {' and '.join(asking)}"
+            raise SettingsError(
+                "NO_DEV", what, f"give a dev split (--dev), or all of: {', '.join(asking.values())}"
+            )
         if not dev:
             self.check_idle("without a dev split", "dev_queries", "dev_passages")
 

@@ -45,7 +45,7 @@ def kinds_of(work: CostModel) -> list[str]:
     if work.order:
         return [*work.order]
     order = [MEASURE, MINE, TRAIN] * len(work.episodes)
-    trials = [TRAIN] if work.trial_steps else []  # a stage of their own, before the rest of the first episode
+    trials = [TRAIN] * work.rates if work.trial_steps else []  # before the rest of the first episode
     return [*order[:2], *trials, *order[2:], MEASURE]
 
 

@@ -98,14 +98,31 @@ def restore(
     """Load a checkpoint into models and optimisers; returns the number of steps made of each model."""
     manifest = open_artifact(path, KIND)
     for name, model in models.items():
-        model.load_state_dict(load_file(path / file_of(name, "weights")), strict=True)
+        load_weights(model, load_file(path / file_of(name, "weights")))
         load_optimizer(optimizers[name], load_file(path / file_of(name, "optimizer")))
     return {name: int(manifest.facts["made"][name]) for name in models}
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters and buffers of a model on the CPU; no two of the tensors share memory."""
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    """The parameters and buffers of a model on the CPU; no two of the tensors share memory.
+
+    A tensor that has two names, as the embeddings of T5 have, is there under the first one.
+    """
+    state, other = model.state_dict(), _other_names(model)
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in state.items() if name not in other}
+
+
+def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Load the tensors that :func:`weights` returned into a model."""
+    other = {name: tensors[first] for name, first in _other_names(model).items()}
+    model.load_state_dict({**tensors, **other}, strict=True)
+
+
+def _other_names(model: nn.Module) -> dict[str, str]:
+    """The further names of tensors that have several, each with the first name of its tensor."""
+    first: dict[int, str] = {}
+    named = {name: first.setdefault(id(held), name) for name, held in model.state_dict(keep_vars=True).items()}
+    return {name: known for name, known in named.items() if name != known}
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hardneg.training.gradient_sums import GradientSums, add_gradients
 
-LAYER = re.compile(r"\.layers?\.(\d+)\.")
+LAYER = re.compile(r"\.(?:layers?|block|h)\.(\d+)\.")  # "block" in T5, "h" in GPT-like models
 THIRDS = ("bottom", "middle", "top")
 
 
