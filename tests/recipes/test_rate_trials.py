@@ -6,6 +6,7 @@ import pytest
 
 import hardneg as hn
 from faults.power import Power
+from hardneg.diagnostics.kept import rate_sentence
 from hardneg.errors import ArtifactError, Faults, NumericError, SettingsError
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.trials import Trial, best_of, read_trials
@@ -184,6 +185,19 @@ def test_equal_values_leave_it_at_the_first(train):
     assert best_of(trials).rate == 3e-5
     assert best_of(reversed(trials)).rate == 1e-4
     assert best_of(trials[2:]) is None
+
+
+def test_the_rates_of_several_seeds_are_told():
+    def told(**rates):
+        return rate_sentence(
+            {"seeds": [1], "tried": {seed[1:]: {"learning_rate": of} for seed, of in rates.items()}}
+        )
+
+    assert told(s1=1e-4, s2=3e-5, s3=1e-4) == (
+        "learning rate 0.0001 with seeds 1, 3 was the best on dev, 3e-05 with seed 2"
+    )
+    assert told(s1=1e-4, s2=1e-4) == "learning rate 0.0001 was the best on dev with every seed"
+    assert rate_sentence({"seeds": [1]}) is None
 
 
 MOMENTS = [

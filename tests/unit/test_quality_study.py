@@ -340,6 +340,23 @@ def test_mining_for_the_queries_of_the_schedule_alone_is_a_part_of_each_step(qua
     assert sum(time.stages.values()) == pytest.approx(30)
 
 
+def test_the_pace_run_tries_no_rates(quality, tmp_path, monkeypatch):
+    """Its six steps are too few for trials, and a step of a trial takes as long as any other."""
+    ours, rule, clock = quality("ours"), quality("rule"), quality("clock")
+    time = clock.Clock(0.0, 60.0, tmp_path)
+    order = {"contender": "hardneg-rates", "folder": str(tmp_path), "base": "B", "threads": 1}
+    one, seen = ours.Ours(order, time), []
+    found = {"kept": {"of": {"untrained": 0.5, "last": 0.6}}, "timing": [], "grows": False}
+    monkeypatch.setattr(one, "_stage", lambda stage, *_: seen.append(stage) or found)
+    for name in (rule.PACE, "final"):
+        one.train(rule.GRID[0], 50, 2, name)
+    assert [(dict(stage.settings), stage.schedules) for stage in seen] == [
+        ({}, 1.0),
+        ({"learning_rate": list(rule.RATES)}, 1.25),
+    ]
+    assert ours.paced(ours.CONTENDERS["hardneg-tele"][0]) == ours.CONTENDERS["hardneg-tele"][0]
+
+
 def test_a_later_stage_begins_with_the_best_of_the_one_before(quality):
     stages = [{"untrained": 0.5, "last": 0.6}, {"untrained": 0.6, "last": 0.7}]
     assert quality("ours").dev_of(stages) == {"untrained": 0.5, "last": 0.6, "stage-2-last": 0.7}

@@ -26,7 +26,8 @@ def ending_text(results: Mapping[str, Any], out: Path) -> str:
     among = few_of_dev(results, None)
     judged = verdict(results, queries=judging(results), dev_passages=among, mined=has_negatives(out))
     if "seeds" in results:
-        return f"{judged.sentence}\n\n{pooled_table(results, out)}\n{where(out)}"
+        first = [judged.sentence, *(rate for rate in [rate_sentence(results)] if rate)]
+        return "\n\n".join(["\n".join(first), f"{pooled_table(results, out)}\n{where(out)}"])
     rows = first_rows(results, among)
     split = split_of(results["compared_on"], among) if rows else ""
     first = [line_of(row, results, split) for row in rows] or [judged.sentence]

@@ -24,11 +24,24 @@ def rate_sentence(results: Mapping[str, Any]) -> str | None:
     """One line that says which of several learning rates training went on with, and why; None: one was given."""
     if (tried := results.get("tried")) is None:
         return None
+    if "seeds" in results:
+        return _of_seeds(tried)
     values = {rate: "not finite" if value is None else f"{value:.4f}" for rate, value in tried["of"].items()}
     best = f"{tried['learning_rate']:g}"
     others = ", ".join(f"{rate}: {value}" for rate, value in values.items() if rate != best)
     after = f"after {counted(tried['step'], 'step')}"
     return f"learning rate {best} was the best on dev {after}: {tried['measure']} {values[best]} ({others})"
+
+
+def _of_seeds(tried: Mapping[str, Mapping[str, Any]]) -> str:
+    """The same of several seeds, each of which chose for itself."""
+    by_rate: dict[float, list[str]] = {}
+    for seed, one in tried.items():
+        by_rate.setdefault(one["learning_rate"], []).append(seed)
+    if len(by_rate) == 1:
+        return f"learning rate {next(iter(by_rate)):g} was the best on dev with every seed"
+    told = [f"{rate:g} with seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}" for rate, seeds in by_rate.items()]
+    return f"learning rate {told[0]} was the best on dev, {', '.join(told[1:])}"
 
 
 def cost_of_settings(results: Mapping[str, Any]) -> tuple[float, float] | None:

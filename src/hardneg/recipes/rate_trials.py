@@ -96,9 +96,7 @@ class RateTrials:
             by_leader(self._drop_losers, trials)
             load_weights(self.trainee.model, start)
         if (best := best_of(trials)) is None:
-            by_leader(
-                lambda: [remove(one.path) for one in self.layout.trials()]
-            )  # so the next run says what was wrong
+            by_leader(self._drop_all)  # so that the next run says what was wrong, too
             raise fault or NumericError("NOT_FINITE", "no learning rate led to finite weights", "give lower ones")
         self._go_on_from(best)
 
@@ -169,16 +167,17 @@ class RateTrials:
         with publish(folder.record, KIND, inputs=self.made, replace=True) as draft:
             draft.facts |= trial.as_json()
 
-    def _drop_losers(self, trials: Sequence[Trial]) -> None:
-        """Delete what only the best trial so far needs, in the folders of the others."""
-        best = best_of(trials)
-        for trial in trials:
-            if trial is not best:
-                self._drop(self.layout.trial(trial.rate))
+    def _drop_all(self) -> None:
+        for folder in self.layout.trials():
+            remove(folder.path)
 
-    def _drop(self, folder: TrialFolder) -> None:
-        for passing in (folder.checkpoints, folder.metrics, folder.margins):
-            remove(passing)
+    def _drop_losers(self, trials: Sequence[Trial]) -> None:
+        """Keep of all trials but the best of these no more than the records."""
+        best = best_of(trials)
+        for folder in self.layout.trials():
+            if best is None or folder.path != self.layout.trial(best.rate).path:
+                for passing in (folder.checkpoints, folder.metrics, folder.margins):
+                    remove(passing)
 
     def _go_on_from(self, best: Trial) -> None:
         """Give the episode the checkpoint of the best trial, with its metrics, unless the episode has begun.
@@ -193,7 +192,7 @@ class RateTrials:
             experiment.metrics.truncate(number, {})
             experiment.metrics.append(Metrics(folder.metrics).read() if is_leader() else [])
             by_leader(self._move, found, place, folder)
-        by_leader(lambda: [self._drop(one) for one in self.layout.trials()])
+        by_leader(self._drop_losers, [])
 
     def _move(self, found: Path, place: Path, folder: TrialFolder) -> None:
         if folder.margins.is_file():

@@ -186,10 +186,8 @@ def _of_seeds(results: Mapping[str, Any], dev_passages: int | None) -> Verdict:
         if name in states:
             one = states[name][measure]
             parts.append(f"{NAMES.get(name, 'the final model')} {one['mean']:.3f} ± {one['std']:.3f}")
-    count = len(results["seeds"])
-    return Verdict(
-        "open", f"Over {count} seeds, {split_of(split, dev_passages)} {measure}: {', '.join(parts)}.", (), ()
-    )
+    said = f"Over {len(results['seeds'])} seeds, {split_of(split, dev_passages)} {measure}: {', '.join(parts)}."
+    return Verdict("open", said, tuple(f"The {rate}." for rate in [rate_sentence(results)] if rate), ())
 
 
 def _advice(
