@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +27,29 @@ def docs() -> Collection:
 def model_folder() -> str:
     """The encoder as sentence-transformers and transformers load it."""
     return str(locate(MODEL, ModelSource(MODEL)))
+
+
+@cache
+def padded_folder() -> str:
+    """A model of a kind that runs padded: an MPNet of the encoder's shape, with random weights.
+
+    They are the same in every process, which makes a folder of its own.
+    """
+    import torch
+    from transformers import AutoConfig, AutoTokenizer, MPNetConfig, MPNetModel
+
+    from hardneg.models.loading import load_encoder
+    from hardneg.models.saving import save_encoder
+
+    own, folder = AutoConfig.from_pretrained(model_folder()), Path(tempfile.mkdtemp())
+    kept = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+    torch.manual_seed(0)
+    config = MPNetConfig(**{name: getattr(own, name) for name in kept}, pad_token_id=own.pad_token_id)
+    MPNetModel(config, add_pooling_layer=False).save_pretrained(folder / "plain")
+    AutoTokenizer.from_pretrained(model_folder()).save_pretrained(folder / "plain")
+    settings: dict[str, Any] = {"pooling": "mean", "normalize": True, "title_join": "space"}
+    save_encoder(load_encoder(folder / "plain", **settings), folder / "model")
+    return str(folder / "model")
 
 
 def some(n: int, total: int, seed: int = 0) -> np.ndarray:

@@ -382,7 +382,7 @@ def test_a_contender_that_is_named_for_mined_negatives_mines_in_its_last_stage(q
             assert settings.has_negatives(settings.episodes) == ("tele" in name), name
 
 
-@pytest.mark.parametrize("name", ["quality", "quality-256", "quality-bfloat16", "quality-amx", "quality-rate"])
+@pytest.mark.parametrize("name", [f"quality{name}" for name in ("", "-256", "-bfloat16", "-amx", "-rate", "-trials")])
 def test_the_kept_page_is_that_of_the_kept_outcomes(quality, tmp_path, name):
     """What is committed is what the command makes."""
     cells, page = quality("cells"), quality("page")
