@@ -368,6 +368,8 @@ def describe(settings: type[Settings], name: str, errors: Sequence[Any]) -> Hard
         return unknown_setting(settings, name, error["input"])
     if error["type"] == "missing":
         return SettingsError("MISSING_SETTING", f"'{name}' has no default", f"give it: --set {name}=...")
+    if isinstance(error["input"], int | float):  # that a list would do as well does not help
+        errors = [one for one in errors if one["type"] != "list_type"] or errors
     found = f"{name} = {json.dumps(error['input'], default=as_text):.80}"
     wanted = list(dict.fromkeys(expected for one in errors if (expected := expected_by(one))))
     if wanted:

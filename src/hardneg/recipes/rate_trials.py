@@ -124,7 +124,9 @@ class RateTrials:
         except NumericError as one:
             if one.code != "NOT_FINITE":
                 raise
-            fault = NumericError(one.code, one.what, one.fix)  # without the traceback, which holds the optimiser
+            fault = NumericError(
+                "NOT_FINITE", one.what, one.fix
+            )  # without the traceback, which holds the optimiser
             told = one.what
         trial = Trial(rate, place, self.steps, str(settings.steering), value)
         by_leader(self._record, folder, trial)
