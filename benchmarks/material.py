@@ -30,6 +30,12 @@ def model_folder() -> str:
 
 
 @cache
+def temporary() -> tempfile.TemporaryDirectory[str]:
+    """A folder that goes with this process."""
+    return tempfile.TemporaryDirectory()
+
+
+@cache
 def padded_folder() -> str:
     """A model of a kind that runs padded: an MPNet of the encoder's shape, with random weights.
 
@@ -41,7 +47,7 @@ def padded_folder() -> str:
     from hardneg.models.loading import load_encoder
     from hardneg.models.saving import save_encoder
 
-    own, folder = AutoConfig.from_pretrained(model_folder()), Path(tempfile.mkdtemp())
+    own, folder = AutoConfig.from_pretrained(model_folder()), Path(temporary().name)
     kept = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
     torch.manual_seed(0)
     config = MPNetConfig(**{name: getattr(own, name) for name in kept}, pad_token_id=own.pad_token_id)

@@ -154,6 +154,23 @@ def test_faults_that_are_not_the_rates_end_training(train, monkeypatch):
         train("warmup", "tried", learning_rate=[GOOD, RUINOUS])
 
 
+def test_a_rate_whose_vectors_are_out_of_range_loses(train, monkeypatch):
+    def failing(self, folder, rate):
+        if rate == RUINOUS:
+            raise NumericError(
+                "BAD_VECTOR", "a number of a vector is 70000, and float16 ends at 65504", "check it"
+            )
+        return original(self, folder, rate)
+
+    original = rate_trials.RateTrials._value
+    monkeypatch.setattr(rate_trials.RateTrials, "_value", failing)
+    results, _ = train("warmup", "tried", learning_rate=[RUINOUS, GOOD])
+    assert results["tried"]["of"][f"{RUINOUS:g}"] is None
+    monkeypatch.setattr(rate_trials, "world_size", lambda: 2)
+    with pytest.raises(NumericError, match="float16 ends at 65504"):
+        train("warmup", "several", learning_rate=[RUINOUS, GOOD])
+
+
 def test_a_rate_that_has_lost_leaves_no_checkpoint(train, monkeypatch):
     seen = []
 

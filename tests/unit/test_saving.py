@@ -280,6 +280,14 @@ def respell(folder):
             "Dense \\(Identity, use_residual\\)",
         ),
         (
+            [
+                ("Pooling", (64, "cls")),
+                ("Dense", (64, 64, True, None, None, None, SENTENCE, None, True)),
+                ("LayerNorm", (64,)),
+            ],
+            "Dense \\(Identity, use_residual\\)",
+        ),
+        (
             [("Pooling", (64, "mean")), ("Dense", (64, 64, True, None, None, None, "token_embeddings"))],
             "Dense \\(Identity, token_embeddings, token_embeddings\\)",
         ),

@@ -48,7 +48,7 @@ class Keywords(Options, total=False):
     """`tied`: one model for queries and passages. `untied`: one for each."""
     pooling: Literal["cls", "mean", "last"] | None
     """Which token vectors become the text's vector: `cls` (the first), `mean`, `last`."""
-    head: Literal["none", "ance"] | None
+    head: Literal["none", "ance", "dense"] | None
     """What comes after pooling: `none`, `ance` (linear layer and layer norm), or `dense` (the model's own linear
     layers).
     """

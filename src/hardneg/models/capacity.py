@@ -10,5 +10,16 @@ WORKSPACE = 64 << 20  # bytes that matrix products keep for themselves
 
 def bytes_of_batch(configs: Sequence[Any], tokens: int) -> int:
     """The bytes that ``tokens`` take inside the widest of these transformers, by factors measured in float32."""
-    widths = [16 * c.hidden_size + 3 * getattr(c, "intermediate_size", 4 * c.hidden_size) for c in configs]
+    widths = [16 * _width(c) + 3 * _inner(c) for c in configs]
     return tokens * max(widths) * 4 + WORKSPACE
+
+
+def _width(config: Any) -> int:
+    """The width of the states, or that of all heads together, which is larger in the largest models of T5."""
+    return int(max(config.hidden_size, getattr(config, "d_kv", 0) * config.num_attention_heads))
+
+
+def _inner(config: Any) -> int:
+    """The width inside a layer's feed-forward part, by whichever name the configuration calls it."""
+    named = getattr(config, "intermediate_size", None) or getattr(config, "d_ff", None)
+    return int(named or 4 * config.hidden_size)

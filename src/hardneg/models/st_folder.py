@@ -209,6 +209,7 @@ def _head(rest: list[Module], source: ModelSource) -> tuple[Head, tuple[Module, 
     as they are, it cuts the vectors.
     """
     if [module.kind for module in rest[:2]] == ["Dense", "LayerNorm"]:
+        _check_dense(rest[0])
         if _activation(rest[0]) != "Identity" or not rest[0].config.get("bias", True):
             raise _unsupported(_name_of(rest[0]), rest[0].folder)
         return "ance", tuple(rest[:2]), rest[2:]
@@ -224,7 +225,7 @@ def _cut(dense: Module, source: ModelSource) -> int | None:
     """The number of first dimensions that a Dense module keeps; None if it does anything else."""
     plain = _activation(dense) == "Identity" and not dense.config.get("use_residual", False)
     if plain and not dense.config.get("bias", True):
-        weight = read_tensors(find_weights(dense.folder, source, DENSE_WEIGHTS))["linear.weight"]
+        weight = read_tensors(find_weights(dense.folder, source, DENSE_WEIGHTS))["linear.weight"].float()
         if torch.equal(weight, torch.eye(*weight.shape)):
             return len(weight)
     return None

@@ -17,7 +17,7 @@ from hardneg.experiment.metrics import Metrics
 from hardneg.experiment.trials import KIND, Trial, best_of, read_trial, read_trials
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.process import stages
-from hardneg.process.distributed import by_leader, is_leader
+from hardneg.process.distributed import by_leader, is_leader, world_size
 from hardneg.process.progress import say
 from hardneg.recipes.measured_states import judge_of, measure_on_dev
 from hardneg.recipes.settings import Episode
@@ -27,6 +27,8 @@ from hardneg.training.checkpoint import checkpoints, latest_checkpoint, load_wei
 from hardneg.training.optim import Schedule
 from hardneg.training.stage import Trainee, inputs_of, kind_of
 
+LOST = {"NOT_FINITE"}  # faults of a rate
+LOST_ALONE = LOST | {"BAD_VECTOR", "SCORE_OVERFLOW"}  # where one process trains
 RESTORE = "restore it, or give a new folder"
 
 
@@ -111,8 +113,9 @@ class RateTrials:
     def _made(self, place: int, rate: float, fault: NumericError | None) -> tuple[Trial, NumericError | None]:
         """The trial of a rate, and the last fault of a trial so far.
 
-        All processes find out together that a loss, a gradient or the weights are not finite, for they share them.
-        Any other fault is not the rate's, and ends training.
+        That a loss, a gradient or the weights are not finite, all processes find out together: they share them.
+        A vector or a score that is out of range is found by one process alone. So with several it ends training, as
+        does any fault that is not the rate's.
         """
         folder, settings = self.layout.trial(rate), self.training.settings
         value, told = None, ""
@@ -122,7 +125,7 @@ class RateTrials:
             value = self._value(folder, rate)
             told = f"dev {settings.steering} {value:.4f}"
         except NumericError as one:
-            if one.code != "NOT_FINITE":
+            if one.code not in (LOST if world_size() > 1 else LOST_ALONE):
                 raise
             fault = NumericError(
                 "NOT_FINITE", one.what, one.fix

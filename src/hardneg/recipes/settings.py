@@ -62,7 +62,7 @@ class TrainingSettings(Settings):
     # the encoder; None keeps the model's own setting
     towers: Literal["tied", "untied"] | None = None
     pooling: Literal["cls", "mean", "last"] | None = None
-    head: Literal["none", "ance"] | None = None
+    head: Literal["none", "ance", "dense"] | None = None
     normalize: bool | None = None
     dim: int | None = Field(None, ge=1)
     scale: float | None = Field(None, gt=0)
