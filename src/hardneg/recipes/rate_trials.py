@@ -114,8 +114,8 @@ class RateTrials:
         """The trial of a rate, and the last fault of a trial so far.
 
         That a loss, a gradient or the weights are not finite, all processes find out together: they share them.
-        A vector or a score that is out of range is found by one process alone. So with several it ends training, as
-        does any fault that is not the rate's.
+        A vector or a score that is out of range is found by one process alone. So with several processes it ends
+        training, as does any fault that is not the rate's.
         """
         folder, settings = self.layout.trial(rate), self.training.settings
         value, told = None, ""
