@@ -259,10 +259,11 @@ def test_of_a_whole_t5_the_encoder_is_read(tmp_path, bert):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         shape = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "vocab_size": 1000}
-        whole = T5ForConditionalGeneration(T5Config(**shape, pad_token_id=0))
+        whole = T5ForConditionalGeneration(T5Config(**shape, pad_token_id=0, n_positions=300))
         whole.save_pretrained(folder)
     encoder = load_encoder(str(folder), pooling="mean")
     assert type(encoder.towers[0].transformer) is T5EncoderModel
+    assert encoder.settings.passage_length == 300
     read, stored = encoder.towers[0].transformer.encoder.state_dict(), whole.encoder.state_dict()
     assert read.keys() == stored.keys()
     assert all(torch.equal(read[name], stored[name]) for name in read)

@@ -96,7 +96,9 @@ class Tower(nn.Module):
 
         RoBERTa and its kin begin to count positions after that of the padding: they use 512 of 514.
         """
-        positions = getattr(self.transformer.config, "max_position_embeddings", None) or self.width * 1024
+        config = self.transformer.config
+        named = (getattr(config, name, None) for name in ("max_position_embeddings", "n_positions"))  # second: T5
+        positions = next((int(most) for most in named if most), self.width * 1024)
         table = getattr(getattr(self.transformer, "embeddings", None), "position_embeddings", None)
         padding = getattr(table, "padding_idx", None)
         unused = max(first_position(self.transformer), 0 if padding is None else int(padding) + 1)
