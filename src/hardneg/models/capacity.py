@@ -16,7 +16,10 @@ def bytes_of_batch(configs: Sequence[Any], tokens: int) -> int:
 
 def _width(config: Any) -> int:
     """The width of the states, or that of all heads together, which is larger in the largest models of T5."""
-    return int(max(config.hidden_size, getattr(config, "d_kv", 0) * config.num_attention_heads))
+    heads = getattr(config, "d_kv", 0) * getattr(
+        config, "num_attention_heads", 0
+    )  # a model's own code may lack both
+    return int(max(config.hidden_size, heads))
 
 
 def _inner(config: Any) -> int:
