@@ -33,7 +33,8 @@ from gpu_world import (
 from torch import Tensor, nn
 
 from hardneg.losses import contrastive
-from hardneg.models.packing import hidden_states, lay_out, plan_batches
+from hardneg.models.flat_transformer import hidden_states
+from hardneg.models.packing import lay_out, plan_batches
 from hardneg.records import TokenBatch
 from hardneg.search.embeddings import encode_store
 from hardneg.training.batches import GroupBatch, group_scores, masked_columns

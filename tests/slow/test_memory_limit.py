@@ -14,7 +14,8 @@ import numpy as np
 from pathlib import Path
 from transformers import BertConfig, BertModel
 from hardneg.process.memory import own_memory
-from hardneg.models.packing import hidden_states, lay_out, use_flat_attention
+from hardneg.models.flat_transformer import hidden_states, use_flat_attention
+from hardneg.models.packing import lay_out
 from hardneg.process.threads import set_threads
 import torch
 

@@ -29,8 +29,8 @@ from hardneg.data.tokens import tokenize
 from hardneg.errors import HardnegError, NumericError, ResourceError, SettingsError
 from hardneg.experiment.metrics import Metrics
 from hardneg.models.cross_encoder import RankerSettings
+from hardneg.models.flat_attention import ATTENTION
 from hardneg.models.loading import load_encoder
-from hardneg.models.packing import ATTENTION
 from hardneg.models.pair_scores import score_pairs
 from hardneg.models.rankers import load_ranker, new_ranker, open_ranker, save_ranker
 from hardneg.models.saving import save_encoder

@@ -10,7 +10,7 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from hardneg.data.tokens import TokenStore
 from hardneg.losses import contrastive
-from hardneg.models import packing
+from hardneg.models import flat_attention, packing
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.tower import Tower
@@ -84,8 +84,8 @@ def vectors_and_gradient(encoder, tokens, *, half=False, alone=False):
 @pytest.fixture
 def fast(monkeypatch):
     """Counts calls of the kernel for sequences of different lengths."""
-    calls, kernel = [], packing._varlen
-    monkeypatch.setattr(packing, "_varlen", lambda *a: calls.append(a[0].dtype) or kernel(*a))
+    calls, kernel = [], flat_attention._varlen
+    monkeypatch.setattr(flat_attention, "_varlen", lambda *a: calls.append(a[0].dtype) or kernel(*a))
     return calls
 
 
@@ -114,7 +114,7 @@ def test_the_fast_kernel_equals_plain_attention(scaling):
     results = []
     for dtype in (torch.bfloat16, torch.float32):
         q, k, v = (x.to(dtype).requires_grad_() for x in inputs)
-        out, _ = packing.flat_attention(None, q, k, v, None, layout=layout, scaling=scaling)
+        out, _ = flat_attention.flat_attention(None, q, k, v, None, layout=layout, scaling=scaling)
         (out.float() * target).sum().backward()
         results.append([out, q.grad, k.grad, v.grad])
     for mine, other in zip(*results, strict=True):

@@ -161,7 +161,8 @@ def test_types_are_read(world, tmp_path):
         [open_encoder(source, recalled=cache) for _ in range(2)][1].tower("query").transformer
         for cache in (None, tmp_path)
     )
-    from hardneg.models.packing import hidden_states, lay_out
+    from hardneg.models.flat_transformer import hidden_states
+    from hardneg.models.packing import lay_out
 
     layout = lay_out(np.array([5, 3]), torch.device("cpu"))
     ids, types = torch.arange(8) + 5, torch.tensor([0, 0, 1, 1, 1, 0, 1, 1]).int()

@@ -8,8 +8,8 @@ import pytest
 import torch
 import transformers
 
+from hardneg.models.flat_transformer import FAMILIES
 from hardneg.models.loading import load_encoder
-from hardneg.models.packing import FAMILIES
 from hardneg.models.saving import save_encoder
 from worlds.few_texts import TEXTS, TITLES, close, tokens_of
 

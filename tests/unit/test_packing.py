@@ -19,17 +19,11 @@ from transformers import (
     XLMRobertaConfig,
 )
 
-from hardneg.models import packing
-from hardneg.models.packing import (
-    can_pack,
-    first_states,
-    flat_attention,
-    hidden_states,
-    lay_out,
-    padded_together,
-    plan_batches,
-    use_flat_attention,
-)
+from hardneg.models import flat_attention as attention
+from hardneg.models import flat_transformer, packing
+from hardneg.models.flat_attention import flat_attention
+from hardneg.models.flat_transformer import can_pack, first_states, hidden_states, use_flat_attention
+from hardneg.models.packing import lay_out, padded_together, plan_batches
 from hardneg.models.pooling import pool
 from hardneg.records import offsets_of
 
@@ -186,7 +180,7 @@ def test_padded_fallback_equals_flat(ids):
 @pytest.mark.parametrize("free", [1, 40, 10**6])
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_sequences_padded_together_have_the_states_and_gradients_of_each_alone(monkeypatch, ids, free, pooling):
-    monkeypatch.setattr(packing, "FREE", {"cpu": free})
+    monkeypatch.setattr(flat_transformer, "FREE", {"cpu": free})
     with torch.random.fork_rng():
         torch.manual_seed(3)
         model = AutoModel.from_config(UNPACKED["mpnet"], attn_implementation="eager").eval()
@@ -238,7 +232,7 @@ def test_a_padded_call_has_no_more_sequences_than_a_grid_takes(monkeypatch):
 
 def test_queries_are_not_padded_to_the_length_of_passages():
     lengths = np.array([256] * 32 + [16] * 32)
-    calls = padded_together(lay_out(lengths, CPU).groups, packing.FREE["cpu"])
+    calls = padded_together(lay_out(lengths, CPU).groups, flat_transformer.FREE["cpu"])
     assert sum(len(lengths[call.sequences]) * call.longest for call in calls) == lengths.sum()
 
 
@@ -305,8 +299,8 @@ def test_varlen_gets_the_layout_and_the_scale(monkeypatch, most):
     layout = lay_out(LENGTHS, CPU)
     q, k, v = torch.randn(3, LENGTHS.sum(), 2, 4, generator=torch.Generator().manual_seed(1))
     for scaling in (0.5, 0.3):
-        expected = packing._by_length(q, k, v, layout, scaling, 0.0)
-        torch.testing.assert_close(packing._varlen(q, k, v, layout, scaling), expected, atol=1e-5, rtol=1e-5)
+        expected = attention._by_length(q, k, v, layout, scaling, 0.0)
+        torch.testing.assert_close(attention._varlen(q, k, v, layout, scaling), expected, atol=1e-5, rtol=1e-5)
     assert [length for call in calls for length in call] == LENGTHS.tolist() * 2
     assert max(map(len, calls)) == min(most, len(LENGTHS))
 
@@ -315,8 +309,8 @@ def test_varlen_gets_the_layout_and_the_scale(monkeypatch, most):
 def test_heads_that_varlen_does_not_take_are_attended_by_length(monkeypatch, size, fast):
     """On CUDA ``varlen_attn`` refuses heads above 256, and those of no multiple of 8, such as TinyBERT's 26."""
     called = []
-    monkeypatch.setattr(packing, "has_half_kernels", lambda device: True)
-    monkeypatch.setattr(packing, "_varlen", lambda q, *_: called.append(q.shape[-1]) or q)
+    monkeypatch.setattr(attention, "has_half_kernels", lambda device: True)
+    monkeypatch.setattr(attention, "_varlen", lambda q, *_: called.append(q.shape[-1]) or q)
     q, k, v = torch.randn(3, 1, 2, LENGTHS.sum(), size, generator=torch.Generator().manual_seed(1)).bfloat16()
     flat_attention(None, q, k, v, None, layout=lay_out(LENGTHS, CPU), scaling=0.5)
     assert called == ([size] if fast else [])
@@ -348,12 +342,12 @@ def test_the_gradient_of_varlen_is_added_in_a_fixed_order_and_nothing_else_is_bo
     q, k, v = torch.randn(3, LENGTHS.sum(), 2, 4)
     outside = []
     q.requires_grad_().register_hook(lambda _: outside.append(torch.are_deterministic_algorithms_enabled()))
-    packing._varlen(q, k, v, layout, 0.5).sum().backward()
+    attention._varlen(q, k, v, layout, 0.5).sum().backward()
     assert Watched.told == [True] * len(layout.calls)
     assert outside == [False]
     assert not torch.are_deterministic_algorithms_enabled()
     with torch.no_grad():
-        packing._varlen(q, k, v, layout, 0.5)
+        attention._varlen(q, k, v, layout, 0.5)
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -366,12 +360,12 @@ def test_half_precision_attends_within_its_rounding_by_products_and_by_the_kerne
         by_kernel.append(query.shape[-2])
         return kernel(query, *others, **named)
 
-    monkeypatch.setattr(packing, "fuses_half_attention", lambda device: fused)
-    monkeypatch.setattr(packing, "LONG", long)
+    monkeypatch.setattr(attention, "fuses_half_attention", lambda device: fused)
+    monkeypatch.setattr(attention, "LONG", long)
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", counted)
     layout = lay_out(LENGTHS, CPU)
     q, k, v = torch.randn(3, LENGTHS.sum(), 2, 4, generator=torch.Generator().manual_seed(1)).bfloat16()
-    found = packing._by_length(q, k, v, layout, 0.5, 0.0)
+    found = attention._by_length(q, k, v, layout, 0.5, 0.0)
     spans = list(itertools.pairwise(offsets_of(LENGTHS).tolist()))
     exact = torch.stack(
         [
@@ -394,7 +388,7 @@ def test_gradients_of_attention_in_half_precision_lie_within_its_rounding(length
     drawn = torch.randn(4, 2 * length, 2, 8, generator=torch.Generator().manual_seed(2))
     halves = [x.bfloat16() for x in drawn]
     inputs = [x.clone().requires_grad_() for x in halves[:3]]
-    found = packing._by_length(*inputs, lay_out(np.array([length] * 2), CPU), 0.5, 0.0)
+    found = attention._by_length(*inputs, lay_out(np.array([length] * 2), CPU), 0.5, 0.0)
     found.backward(halves[3])
     exact = [x.double().requires_grad_() for x in halves[:3]]
     for start, head in itertools.product((0, length), range(2)):
@@ -409,8 +403,8 @@ def test_gradients_of_attention_in_half_precision_lie_within_its_rounding(length
 def test_no_more_sequences_are_attended_together_than_a_kernel_takes(models, ids, monkeypatch, most):
     """Above 65,535 CUDA's attention fails; with fewer at a time, states and gradients are the same."""
     _, flat = models
-    seen, attend = [], packing._attend
-    monkeypatch.setattr(packing, "_attend", lambda q, *others: seen.append(len(q)) or attend(q, *others))
+    seen, attend = [], attention._attend
+    monkeypatch.setattr(attention, "_attend", lambda q, *others: seen.append(len(q)) or attend(q, *others))
     hook = flat.register_forward_pre_hook(
         lambda _, inputs, named: seen.append(len(named["input_ids"])), with_kwargs=True
     )

@@ -29,8 +29,8 @@ from transformers import (
 from hardneg.data.token_pairs import PairForm, PairTemplate
 from hardneg.experiment.metrics import Metrics
 from hardneg.models import tower
+from hardneg.models.flat_attention import ATTENTION
 from hardneg.models.loading import load_encoder, open_encoder
-from hardneg.models.packing import ATTENTION
 from hardneg.models.plain_bert import PlainBert
 from hardneg.models.pretrained import read_json_file, read_tensors, read_transformer
 from hardneg.models.saving import save_encoder

@@ -16,8 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hardneg.models.first_token import FirstTokens
+from hardneg.models.flat_attention import ATTENTION, flat_attention
 from hardneg.models.linear import FastLinear
-from hardneg.models.packing import ATTENTION, FlatLayout, flat_attention
+from hardneg.models.packing import FlatLayout
 
 KIND = "bert"  # the type of model, as transformers calls it
 NEEDED = (

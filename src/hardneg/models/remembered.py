@@ -15,7 +15,7 @@ import torch
 from tokenizers import Tokenizer
 
 from hardneg.errors import HardnegError
-from hardneg.models.packing import ATTENTION
+from hardneg.models.flat_attention import ATTENTION
 from hardneg.models.plain_bert import KIND as BERT
 from hardneg.models.plain_bert import NEEDED, PlainBert, PlainConfig, plain_bert
 from hardneg.models.pretrained import SAFE_WEIGHTS, check_code, find_weights, read_tensors

@@ -24,16 +24,15 @@ from torch import Tensor, nn
 from hardneg.data.tokens import plain_tokenizer, tokenizer_digest
 from hardneg.errors import InputError
 from hardneg.models.capacity import bytes_of_batch
-from hardneg.models.heads import identity_of
-from hardneg.models.packing import (
+from hardneg.models.flat_transformer import (
     can_pack,
     first_position,
     first_states,
     hidden_states,
-    lay_out,
-    upload,
     use_flat_attention,
 )
+from hardneg.models.heads import identity_of
+from hardneg.models.packing import lay_out, upload
 from hardneg.models.plain_bert import PlainBert
 from hardneg.models.pooling import Pooling, pool
 from hardneg.models.pretrained import check_code, quiet, read_tokenizer, read_transformer

@@ -1,0 +1,120 @@
+"""Attention inside each sequence of a flat batch.
+
+On CUDA in half precision it is torch's ``varlen_attn``, which has no attention dropout. Elsewhere, and for heads
+of a size that it does not take, sequences of equal length are attended together, so that nothing is padded.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hardneg.models.dropout import drop
+from hardneg.models.packing import FlatLayout
+from hardneg.process.hardware import fuses_half_attention, has_half_kernels
+
+ATTENTION = "hardneg_packed"  # its name in transformers
+LONG = 1 << 18  # attention weights of one head of a sequence; torch computes more of them in parts
+ALIGNED, WIDEST = 8, 256  # the sizes of a head that ``varlen_attn`` takes: multiples, and the largest
+
+
+def flat_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    layout: FlatLayout,
+    scaling: float,
+    dropout: float = 0.0,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attention inside each sequence of a flat batch, in the form that transformers calls.
+
+    ``query``, ``key`` and ``value`` are [1, heads, T, d]; the result is [1, T, heads, d].
+    """
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # [T, heads, d]
+    half = query.dtype in (torch.bfloat16, torch.float16)
+    fits = query.shape[-1] % ALIGNED == 0 and query.shape[-1] <= WIDEST
+    if half and fits and has_half_kernels(query.device):
+        return _varlen(q, k, v, layout, scaling)[None], None
+    return _by_length(q, k, v, layout, scaling, dropout)[None], None
+
+
+def _varlen(query: Tensor, key: Tensor, value: Tensor, layout: FlatLayout, scaling: float) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn
+
+    # Its keyword arguments changed between versions of torch; the positional ones, and its scale, did not.
+    factor = scaling * math.sqrt(query.shape[-1])
+    if not math.isclose(factor, 1.0):
+        query = query * factor
+    outputs = []
+    for call in layout.calls:
+        bounds = layout.bounds[call.sequences.start : call.sequences.stop + 1]
+        if call.tokens.start:
+            bounds = bounds - call.tokens.start
+        q, k, v = (x[call.tokens] for x in (query, key, value))
+        output = varlen_attn(q, k, v, bounds, bounds, call.longest, call.longest)
+        assert isinstance(output, Tensor)  # a pair only where the normaliser is asked for
+        if output.grad_fn is not None:
+            _make_repeatable(output.grad_fn)
+        outputs.append(output)
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+def _make_repeatable(node: Any) -> None:
+    """Let the backward pass of ``varlen_attn`` give the same bits each time.
+
+    For sequences of more keys than one block has, its kernel adds parts of a gradient in the order in which they
+    are ready, unless torch is told otherwise. Torch is told so while this kernel runs, and not longer: other
+    operations would refuse to run.
+
+    Parameters
+    ----------
+    node : the node of the operation in the graph of autograd.
+    """
+    before: list[tuple[bool, bool]] = []
+
+    def begin(_: Any) -> None:
+        enabled = torch.are_deterministic_algorithms_enabled()
+        before.append((enabled, torch.is_deterministic_algorithms_warn_only_enabled()))
+        torch.use_deterministic_algorithms(True)
+
+    def end(*_: Any) -> None:
+        enabled, only_warns = before.pop()
+        torch.use_deterministic_algorithms(enabled, warn_only=only_warns)
+
+    node.register_prehook(begin)
+    node.register_hook(end)
+
+
+def _by_length(
+    query: Tensor, key: Tensor, value: Tensor, layout: FlatLayout, scaling: float, dropout: float
+) -> Tensor:
+    sizes = [count * length for count, length in layout.groups]
+    outputs = []
+    for group, *parts in zip(layout.groups, *(x.split(sizes) for x in (query, key, value)), strict=True):
+        q, k, v = (part.unflatten(0, group).transpose(1, 2) for part in parts)  # [count, heads, length, d]
+        outputs.append(_attend(q, k, v, scaling, dropout).transpose(1, 2).flatten(0, 1))
+    return torch.cat(outputs)
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, scaling: float, dropout: float) -> Tensor:
+    """Attention by plain products of matrices, or by torch's fused kernel where that is faster.
+
+    On the CPU the fused kernel is as fast only without gradients, and in half precision only with AMX. It needs
+    less memory, so it also computes sequences that are too long for plain products.
+    """
+    if not dropout and not (torch.is_grad_enabled() and query.requires_grad):
+        half = query.dtype in (torch.bfloat16, torch.float16)
+        if not half or query.shape[-2] ** 2 > LONG or fuses_half_attention(query.device):
+            return F.scaled_dot_product_attention(query, key, value, scale=scaling)
+    weights = torch.softmax((query * scaling) @ key.transpose(-2, -1), -1)  # which adds up in float32 always
+    if dropout:
+        weights = drop(weights, dropout)
+    return weights @ value

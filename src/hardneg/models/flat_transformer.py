@@ -1,0 +1,131 @@
+"""Transformers that run on flat batches, and how the others are padded.
+
+Everything but attention works on single tokens, so a transformer whose attention is :func:`flat_attention` gives
+each sequence the states that it has alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hardneg.models.dropout import use_fast_dropout
+from hardneg.models.first_token import FAMILIES as NARROWED
+from hardneg.models.first_token import FirstTokens
+from hardneg.models.flat_attention import ATTENTION, flat_attention
+from hardneg.models.linear import use_fast_linear
+from hardneg.models.packing import FlatLayout, padded_together
+
+FREE = {"cpu": 128, "cuda": 4096}  # a further call of a padded model costs as much as so many tokens
+
+# The model types tested to run flat, and whether their positions start after the padding id.
+FAMILIES = {
+    "bert": False,
+    "distilbert": False,
+    "electra": False,
+    "roberta": True,
+    "xlm-roberta": True,
+    "camembert": True,
+}
+
+
+def can_pack(model: nn.Module) -> bool:
+    """Whether ``model`` runs on flat tokens: a tested type, bidirectional, with absolute positions."""
+    config: Any = model.config
+    absolute = getattr(config, "position_embedding_type", "absolute") == "absolute"
+    tested = config.model_type in FAMILIES and type(model).__module__.startswith("transformers.")
+    return tested and absolute and not getattr(config, "is_decoder", False)
+
+
+def first_position(model: nn.Module) -> int:
+    """The number of the first position: 0; in RoBERTa and its kin the number after the padding id."""
+    config: Any = model.config
+    return config.pad_token_id + 1 if FAMILIES.get(config.model_type) else 0
+
+
+def use_flat_attention(model: nn.Module) -> None:
+    """Make a transformers model of a packable type attend inside the sequences of a flat batch."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(ATTENTION, flat_attention)
+    AttentionMaskInterface.register(ATTENTION, _no_mask)
+    model.set_attn_implementation(ATTENTION)  # type: ignore[operator]
+    use_fast_dropout(model)
+    use_fast_linear(model)
+    config: Any = model.config
+    if config.model_type in NARROWED and not hasattr(model, "first_tokens"):
+        model.first_tokens = FirstTokens(model)  # type: ignore[assignment]
+
+
+def _no_mask(*_: Any, **__: Any) -> None:
+    """Give transformers no mask: the layout keeps sequences apart."""
+
+
+def hidden_states(model: nn.Module, ids: Tensor, layout: FlatLayout, types: Tensor | None = None) -> Tensor:
+    """Last hidden states [T, h] of the flat ``ids`` [T], exactly as if each sequence had been alone.
+
+    Parameters
+    ----------
+    types : [T] int, the token types of a model that has them; None: the model's own default, which is 0.
+    """
+    config: Any = model.config
+    if config._attn_implementation != ATTENTION:
+        return _padded_hidden_states(model, ids, layout, types)
+    positions = layout.positions + first_position(model)
+    told = {} if types is None else {"token_type_ids": types[None]}
+    output = model(input_ids=ids[None], position_ids=positions[None], layout=layout, **told)
+    states: Tensor = output.last_hidden_state[0]
+    return states
+
+
+def first_states(model: nn.Module, ids: Tensor, layout: FlatLayout, types: Tensor | None = None) -> Tensor:
+    """Last hidden states [n, h] of every sequence's first token; equal to those of all tokens, and cheaper."""
+    places = layout.bounds[:-1]
+    narrow: FirstTokens | None = getattr(model, "first_tokens", None)
+    if narrow is None:
+        return hidden_states(model, ids, layout, types)[places]
+    with narrow.at(places):
+        return hidden_states(model, ids, layout, types)
+
+
+def _padded_hidden_states(model: nn.Module, ids: Tensor, layout: FlatLayout, types: Tensor | None) -> Tensor:
+    """The hidden states that :func:`hidden_states` gives, by padded batches, for models that cannot run flat.
+
+    Queries stand in one batch with passages of ten times their length. So sequences of about the same length are
+    padded together, and each of these parts is a call of the model.
+    """
+    lengths = layout.bounds.diff().long()
+    free = FREE["cuda" if ids.device.type == "cuda" else "cpu"]
+    parts = [
+        _padded(
+            model,
+            ids[call.tokens],
+            None if types is None else types[call.tokens],
+            lengths[call.sequences],
+            layout.positions[call.tokens],
+            call.longest,
+        )
+        for call in padded_together(layout.groups, free)
+    ]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _padded(
+    model: nn.Module, ids: Tensor, types: Tensor | None, lengths: Tensor, positions: Tensor, longest: int
+) -> Tensor:
+    real = torch.arange(longest, device=ids.device) < lengths[:, None]
+    # A mask would do as an index, but its size would have to be waited for.
+    rows = torch.arange(len(lengths), device=ids.device).repeat_interleave(lengths, output_size=len(ids))
+    places = rows * longest + positions
+
+    def spread(values: Tensor, padding: int) -> Tensor:
+        table = torch.full_like(real, padding, dtype=torch.long)
+        table.view(-1)[places] = values.long()
+        return table
+
+    padded = spread(ids, getattr(model.config, "pad_token_id", None) or 0)
+    told = {} if types is None else {"token_type_ids": spread(types, 0)}
+    states: Tensor = model(input_ids=padded, attention_mask=real.long(), **told).last_hidden_state
+    return states.flatten(0, 1)[places]
