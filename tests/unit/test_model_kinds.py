@@ -1,5 +1,6 @@
 """Every kind of transformer that docs/how-to/choose-a-recipe.md names: read, run, saved and opened by others."""
 
+import copy
 import shutil
 from pathlib import Path
 
@@ -24,31 +25,49 @@ SHAPE = {
     "initializer_range": 0.2,
 }
 T5 = {"vocab_size": 1000, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "pad_token_id": 0}
-NO_MARKS = {"bos_token_id": None, "eos_token_id": None, "cls_token_id": None, "sep_token_id": None}
-KINDS = {
+MARKS = dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "mask_token_id"), 3)
+ROTARY = SHAPE | MARKS
+FEW_KEYS = ROTARY | {"num_key_value_heads": 2}
+GEMMA = FEW_KEYS | {"head_dim": 8, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8}
+PADDED = {
     "ALBERT": ("Albert", {**SHAPE, "embedding_size": 16}),
     "DeBERTa": ("DebertaV2", {**SHAPE, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]}),
-    "ModernBERT": ("ModernBert", {**SHAPE, "local_attention": 8, **NO_MARKS}),
     "MPNet": ("MPNet", SHAPE),
     "T5": ("T5", T5),
     "mT5": ("MT5", T5),
     "UMT5": ("UMT5", T5),
 }
+FLAT = {
+    "ModernBERT": ("ModernBert", ROTARY | {"local_attention": 8}),
+    "NomicBERT": ("NomicBert", ROTARY),
+    "EuroBERT": ("EuroBert", FEW_KEYS),
+    "Gemma 3": ("Gemma3Text", GEMMA | {"use_bidirectional_attention": True}),
+    "Llama": ("Llama", FEW_KEYS),
+    "Mistral": ("Mistral", FEW_KEYS | {"sliding_window": 7}),
+    "Qwen2": ("Qwen2", FEW_KEYS),
+    "Qwen3": ("Qwen3", FEW_KEYS | {"head_dim": 16}),
+}
+KINDS = PADDED | FLAT
+GENERATE = ("Gemma 3", "Llama", "Mistral", "Qwen2", "Qwen3")  # made to generate text: the last token is taken
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_kind_that_runs_padded_is_read_trained_and_saved(name, bert, tmp_path, sentence_transformers):
+def test_a_kind_is_read_trained_and_saved(name, bert, tmp_path, sentence_transformers):
     kind, shape = KINDS[name]
+    if not hasattr(transformers, f"{kind}Config"):
+        pytest.skip("this version of transformers does not have it")
     config = getattr(transformers, f"{kind}Config")(**shape)
     folder = shutil.copytree(bert, tmp_path / "model")
     with torch.random.fork_rng():
         torch.manual_seed(0)
         class_ = getattr(transformers, f"{kind}EncoderModel" if "T5" in kind else f"{kind}Model")
         class_(config).save_pretrained(folder)
-    assert config.model_type not in FAMILIES
+    assert (config.model_type in FAMILIES) == (name in FLAT)
     assert name in PAGE.read_text()
     lengths = {"query_length": 40, "passage_length": 40}
-    encoder = load_encoder(str(folder), pooling="mean", normalize=True, title_join="space", **lengths)
+    encoder = load_encoder(
+        str(folder), pooling="last" if name in GENERATE else "mean", normalize=True, title_join="space", **lengths
+    )
     tokens = tokens_of(encoder, "passage", tmp_path)
     alone = [encoder.encode(tokens.take(np.array([row])), "passage") for row in range(len(tokens))]
     together = encoder.encode(tokens, "passage")
@@ -63,6 +82,46 @@ def test_a_kind_that_runs_padded_is_read_trained_and_saved(name, bert, tmp_path,
     assert load_encoder(str(tmp_path / "saved")).digest() == encoder.digest()
 
 
+def test_rotary_angles_are_exact_in_bfloat16(bert, tmp_path):
+    """With frequencies in bfloat16, the angles of position 500 would be off by up to 0.6."""
+    folder = shutil.copytree(bert, tmp_path / "model")
+    transformers.Qwen3Model(transformers.Qwen3Config(**FLAT["Qwen3"][1] | {"head_dim": 128})).save_pretrained(
+        folder
+    )
+    encoder = load_encoder(str(folder), pooling="last")
+    turn = encoder.each_tower()[0].transformer.rotary_emb
+    place = torch.tensor([[500]])
+    exact = torch.stack(turn(torch.zeros(1, 1, 1), place))
+    with encoder.inference("bfloat16"):
+        assert encoder.each_tower()[0].transformer.embed_tokens.weight.dtype == torch.bfloat16
+        found = torch.stack(turn(torch.zeros(1, 1, 1), place))
+    torch.testing.assert_close(found, exact, atol=0, rtol=0)
+    rough = copy.deepcopy(turn)
+    rough.inv_freq = rough.inv_freq.bfloat16()
+    assert (torch.stack(rough(torch.zeros(1, 1, 1), place)) - exact).abs().max() > 0.2
+
+
+@pytest.mark.parametrize("name", FLAT)
+def test_a_rotary_kind_in_bfloat16_has_about_the_vectors_of_float32(name, bert, tmp_path):
+    kind, shape = FLAT[name]
+    if not hasattr(transformers, f"{kind}Config"):
+        pytest.skip("this version of transformers does not have it")
+    folder = shutil.copytree(bert, tmp_path / "model")
+    getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**shape)).save_pretrained(folder)
+    encoder = load_encoder(str(folder), pooling="mean", normalize=True)
+    tokens = tokens_of(encoder, "passage", tmp_path)
+    with encoder.inference():
+        exact = encoder.encode(tokens, "passage")
+    with encoder.inference("bfloat16"):
+        rough = encoder.encode(tokens, "passage")
+    with torch.autocast("cpu", torch.bfloat16):
+        trained = encoder.encode(tokens, "passage")
+    (trained * exact).sum().backward()
+    for vectors in (rough, trained):
+        assert (vectors * exact).sum(1).min() > 0.99
+    assert all(weight.grad.isfinite().all() for weight in encoder.parameters() if weight.grad is not None)
+
+
 def gradient(encoder, vectors):
     """The gradient of a loss over these vectors, of all weights in a row."""
     encoder.zero_grad()
@@ -72,7 +131,8 @@ def gradient(encoder, vectors):
 
 
 def test_the_kinds_that_run_without_padding_are_named():
-    names = ("BERT", "DistilBERT", "ELECTRA", "RoBERTa", "XLM-RoBERTa", "CamemBERT")
-    assert sorted(name.lower() for name in names) == sorted(FAMILIES)
+    names = ("BERT", "DistilBERT", "ELECTRA", "RoBERTa", "XLM-RoBERTa", "CamemBERT", *FLAT)
+    types = {"nomicbert": "nomic_bert", "gemma 3": "gemma3_text"}
+    assert sorted(types.get(name.lower(), name.lower()) for name in names) == sorted(FAMILIES)
     row = next(line for line in PAGE.read_text().splitlines() if "| without padding" in line)
     assert all(name in row for name in names)

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+import transformers
 from transformers import (
     AutoModel,
     BertConfig,
@@ -21,7 +22,7 @@ from transformers import (
 
 from hardneg.models import flat_attention as attention
 from hardneg.models import flat_transformer, packing
-from hardneg.models.flat_attention import flat_attention
+from hardneg.models.flat_attention import Reach, flat_attention
 from hardneg.models.flat_transformer import can_pack, first_states, hidden_states, use_flat_attention
 from hardneg.models.packing import lay_out, padded_together, plan_batches
 from hardneg.models.pooling import pool
@@ -42,6 +43,26 @@ FAMILIES = {
     "roberta": RobertaConfig(**SMALL, max_position_embeddings=MAX_LENGTH + 2, pad_token_id=1),
     "xlm-roberta": XLMRobertaConfig(**SMALL, max_position_embeddings=MAX_LENGTH + 2, pad_token_id=1),
     "camembert": CamembertConfig(**SMALL, max_position_embeddings=MAX_LENGTH + 2, pad_token_id=1),
+}
+MARKS = dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "mask_token_id"), 3)
+ROTARY = SMALL | MARKS | {"max_position_embeddings": MAX_LENGTH, "pad_token_id": 0}
+FEW_KEYS = ROTARY | {"num_key_value_heads": 2}
+GEMMA = FEW_KEYS | {"head_dim": 8, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8}
+KINDS = {  # with rotary positions: the class of the configuration, and what it gets
+    "modernbert": ("ModernBert", ROTARY | {"local_attention": 8}),
+    "nomic_bert": ("NomicBert", ROTARY),
+    "eurobert": ("EuroBert", FEW_KEYS),
+    "llama": ("Llama", FEW_KEYS),
+    "mistral": ("Mistral", FEW_KEYS | {"sliding_window": 7}),
+    "qwen2": ("Qwen2", FEW_KEYS | {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}),
+    "qwen3": ("Qwen3", FEW_KEYS | {"head_dim": 16}),
+    "gemma3_text": ("Gemma3Text", GEMMA),
+    "gemma3_text, both ways": ("Gemma3Text", GEMMA | {"use_bidirectional_attention": True}),
+}
+FAMILIES |= {  # older versions of transformers lack some
+    name: getattr(transformers, f"{kind}Config")(**shape)
+    for name, (kind, shape) in KINDS.items()
+    if hasattr(transformers, f"{kind}Config")
 }
 UNPACKED = {"mpnet": MPNetConfig(**SMALL, max_position_embeddings=MAX_LENGTH + 2, pad_token_id=1)}
 
@@ -236,60 +257,132 @@ def test_queries_are_not_padded_to_the_length_of_passages():
     assert sum(len(lengths[call.sequences]) * call.longest for call in calls) == lengths.sum()
 
 
-def test_relative_positions_and_decoders_are_not_packed():
-    for change in ({"position_embedding_type": "relative_key"}, {"is_decoder": True}):
-        config = copy.deepcopy(FAMILIES["bert"])
-        for name, value in change.items():
-            setattr(config, name, value)
-        model = torch.nn.Module()
-        model.config = config
-        assert not can_pack(model)
+@pytest.mark.parametrize(
+    ("family", "name", "value"),
+    [
+        ("bert", "position_embedding_type", "relative_key"),
+        ("bert", "is_decoder", True),
+        ("gemma3_text", "attn_logit_softcapping", 30.0),
+        ("qwen3", "rope_parameters", {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}),
+        ("modernbert", "rope_parameters", {"full_attention": {"rope_type": "longrope"}, "sliding_attention": {}}),
+    ],
+)
+def test_what_attends_in_an_unusual_way_is_not_packed(family, name, value):
+    model = AutoModel.from_config(FAMILIES[family])
+    assert can_pack(model)
+    model.config = copy.deepcopy(model.config)
+    setattr(model.config, name, value)
+    assert not can_pack(model)
+
+
+def test_a_model_that_generates_text_keeps_no_keys(monkeypatch, ids):
+    kept = []
+    monkeypatch.setattr(transformers.DynamicCache, "__init__", lambda *_, **__: kept.append(1))
+    model = AutoModel.from_config(FAMILIES["qwen3"], attn_implementation="eager")
+    assert model.config.use_cache
+    hidden_states(model, ids, lay_out(LENGTHS, CPU))
+    use_flat_attention(model)
+    hidden_states(model, ids, lay_out(LENGTHS, CPU))
+    assert not kept
 
 
 # ---------------------------------------------------------------- attention
 
 
-def slow_attention(query, key, value, scaling):
+REACHES = [
+    Reach(),
+    Reach(causal=True),
+    Reach(window=5),
+    Reach(causal=True, window=5),
+    Reach(True, 40),
+    Reach(False, 1),
+]
+
+
+def reaches(reach, i, j):
+    """Whether token i attends to token j."""
+    if reach.causal and j > i:
+        return False
+    return reach.window is None or abs(i - j) < reach.window
+
+
+def slow_attention(query, key, value, scaling, reach=None):
     """Attention of one head and one sequence, token by token; all are [L, d]."""
     rows = []
-    for q in query:
-        weights = torch.exp(torch.stack([q @ k for k in key]) * scaling)
-        rows.append((weights[:, None] * value).sum(0) / weights.sum())
+    for i, q in enumerate(query):
+        near = [j for j in range(len(key)) if reaches(reach or Reach(), i, j)]
+        weights = torch.exp(torch.stack([q @ key[j] for j in near]) * scaling)
+        rows.append((weights[:, None] * value[near]).sum(0) / weights.sum())
     return torch.stack(rows)
 
 
+class Module(torch.nn.Module):
+    """What transformers hands to an attention function besides tensors: the layer, which says if it is causal."""
+
+    def __init__(self, is_causal):
+        super().__init__()
+        self.is_causal = is_causal
+
+
+@pytest.mark.parametrize("reach", REACHES)
 @pytest.mark.parametrize("gradient", [False, True])
 @pytest.mark.parametrize("group", [packing.GROUP, 600])
-def test_attention_equals_a_loop(monkeypatch, gradient, group):
+def test_attention_equals_a_loop(monkeypatch, gradient, group, reach):
     monkeypatch.setattr(packing, "GROUP", group)  # small enough that three sequences of 17 are two groups
     total, heads, size, scaling = LENGTHS.sum(), 2, 4, 0.7
     generator = torch.Generator().manual_seed(1)
     q, k, v = (torch.randn(1, heads, total, size, generator=generator) for _ in range(3))
     layout = lay_out(LENGTHS, CPU)
     assert sum(count * length for count, length in layout.groups) == total
-    found, _ = flat_attention(None, q.requires_grad_(gradient), k, v, None, layout=layout, scaling=scaling)
+    told = {"layout": layout, "scaling": scaling, "sliding_window": reach.window}
+    found, _ = flat_attention(Module(reach.causal), q.requires_grad_(gradient), k, v, None, **told)
     offsets = offsets_of(LENGTHS)
     for head in range(heads):
         for a, b in itertools.pairwise(offsets):
-            expected = slow_attention(*(x[0, head, a:b] for x in (q, k, v)), scaling)
+            expected = slow_attention(*(x[0, head, a:b] for x in (q, k, v)), scaling, reach)
             torch.testing.assert_close(found[0, a:b, head], expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("gradient", [False, True])
+def test_a_key_serves_several_heads_of_the_query(gradient):
+    layout = lay_out(LENGTHS, CPU)
+    generator = torch.Generator().manual_seed(1)
+    q, k, v = (torch.randn(1, heads, LENGTHS.sum(), 4, generator=generator) for heads in (6, 2, 2))
+    found, _ = flat_attention(None, q.requires_grad_(gradient), k, v, None, layout=layout, scaling=0.5)
+    for head in range(6):
+        one = [x[:, [place]] for x, place in ((q, head), (k, head // 3), (v, head // 3))]
+        expected, _ = flat_attention(None, *one, None, layout=layout, scaling=0.5)
+        torch.testing.assert_close(found[:, :, [head]], expected, atol=1e-6, rtol=1e-5)
+
+
+def test_reach_by_hand():
+    assert Reach().mask(3, CPU) is None
+    assert Reach(window=3).mask(3, CPU) is None
+    assert Reach(causal=True, window=3).mask(3, CPU).tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+    assert Reach(causal=True, window=2).mask(3, CPU).tolist() == [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
+    assert Reach(window=2).mask(4, CPU).tolist() == [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1], [0, 0, 1, 1]]
+    sides = [reach.sides for reach in REACHES]
+    assert sides == [(-1, -1), (-1, 0), (4, 4), (4, 0), (39, 0), (0, 0)]
+
+
+@pytest.mark.parametrize("reach", REACHES)
 @pytest.mark.parametrize("most", [packing.SEQUENCES, 4, 1])
-def test_varlen_gets_the_layout_and_the_scale(monkeypatch, most):
+def test_varlen_gets_the_layout_the_scale_and_the_reach(monkeypatch, most, reach):
     """The fast kernel needs CUDA; here a slow one stands in for it and checks what it is given."""
     from torch.nn.attention import varlen
 
     calls = []
 
-    def slow_varlen(query, key, value, bounds_q, bounds_k, longest_q, longest_k):
+    def slow_varlen(query, key, value, bounds_q, bounds_k, longest_q, longest_k, window_size=(-1, -1)):
+        before, after = window_size
+        told = Reach(before != after, None if before == -1 else before + 1)
         calls.append(np.diff(bounds_q).tolist())
         assert longest_q == longest_k == max(calls[-1])
         assert bounds_q[-1] == len(query) == len(key) == len(value)
         spans = list(zip(bounds_q.tolist(), bounds_k.tolist()[1:], strict=False))
         scale = 1 / math.sqrt(query.shape[-1])
         heads = [
-            [slow_attention(query[a:b, h], key[a:b, h], value[a:b, h], scale) for a, b in spans]
+            [slow_attention(query[a:b, h], key[a:b, h], value[a:b, h], scale, told) for a, b in spans]
             for h in range(query.shape[1])
         ]
         return torch.stack([torch.cat(head) for head in heads], 1)
@@ -299,8 +392,9 @@ def test_varlen_gets_the_layout_and_the_scale(monkeypatch, most):
     layout = lay_out(LENGTHS, CPU)
     q, k, v = torch.randn(3, LENGTHS.sum(), 2, 4, generator=torch.Generator().manual_seed(1))
     for scaling in (0.5, 0.3):
-        expected = attention._by_length(q, k, v, layout, scaling, 0.0)
-        torch.testing.assert_close(attention._varlen(q, k, v, layout, scaling), expected, atol=1e-5, rtol=1e-5)
+        expected = attention._by_length(q, k, v, layout, scaling, 0.0, reach)
+        found = attention._varlen(q, k, v, layout, scaling, reach)
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
     assert [length for call in calls for length in call] == LENGTHS.tolist() * 2
     assert max(map(len, calls)) == min(most, len(LENGTHS))
 
@@ -314,6 +408,18 @@ def test_heads_that_varlen_does_not_take_are_attended_by_length(monkeypatch, siz
     q, k, v = torch.randn(3, 1, 2, LENGTHS.sum(), size, generator=torch.Generator().manual_seed(1)).bfloat16()
     flat_attention(None, q, k, v, None, layout=lay_out(LENGTHS, CPU), scaling=0.5)
     assert called == ([size] if fast else [])
+
+
+@pytest.mark.parametrize("kernels", [False, True])
+def test_queries_and_keys_that_were_turned_in_float32_get_the_precision_of_the_values(monkeypatch, kernels):
+    """As under autocast, where a bfloat16 projection times float32 cosines is float32."""
+    given = []
+    monkeypatch.setattr(attention, "has_half_kernels", lambda device: kernels)
+    name = "_varlen" if kernels else "_by_length"
+    monkeypatch.setattr(attention, name, lambda *a: given.append({x.dtype for x in a[:3]}) or a[2])
+    q, k, v = torch.randn(3, 1, 2, LENGTHS.sum(), 8)
+    flat_attention(None, q, k, v.bfloat16(), None, layout=lay_out(LENGTHS, CPU), scaling=0.5)
+    assert given == [{torch.bfloat16}]
 
 
 class Watched(torch.autograd.Function):
@@ -350,9 +456,10 @@ def test_the_gradient_of_varlen_is_added_in_a_fixed_order_and_nothing_else_is_bo
         attention._varlen(q, k, v, layout, 0.5)
 
 
+@pytest.mark.parametrize("reach", [Reach(), Reach(causal=True), Reach(True, 5), Reach(False, 5)])
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("long", [1 << 18, 20 * 20])
-def test_half_precision_attends_within_its_rounding_by_products_and_by_the_kernel(monkeypatch, fused, long):
+def test_half_precision_attends_within_its_rounding_by_products_and_by_the_kernel(monkeypatch, fused, long, reach):
     """Which of the two is faster depends on the processor; both are tried. Long sequences go to the kernel."""
     by_kernel, kernel = [], torch.nn.functional.scaled_dot_product_attention
 
@@ -365,12 +472,15 @@ def test_half_precision_attends_within_its_rounding_by_products_and_by_the_kerne
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", counted)
     layout = lay_out(LENGTHS, CPU)
     q, k, v = torch.randn(3, LENGTHS.sum(), 2, 4, generator=torch.Generator().manual_seed(1)).bfloat16()
-    found = attention._by_length(q, k, v, layout, 0.5, 0.0)
+    found = attention._by_length(q, k, v, layout, 0.5, 0.0, reach)
     spans = list(itertools.pairwise(offsets_of(LENGTHS).tolist()))
     exact = torch.stack(
         [
             torch.cat(
-                [slow_attention(q[a:b, h].float(), k[a:b, h].float(), v[a:b, h].float(), 0.5) for a, b in spans]
+                [
+                    slow_attention(q[a:b, h].float(), k[a:b, h].float(), v[a:b, h].float(), 0.5, reach)
+                    for a, b in spans
+                ]
             )
             for h in range(2)
         ],

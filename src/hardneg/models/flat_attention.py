@@ -7,6 +7,7 @@ of a size that it does not take, sequences of equal length are attended together
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,8 +23,42 @@ LONG = 1 << 18  # attention weights of one head of a sequence; torch computes mo
 ALIGNED, WIDEST = 8, 256  # the sizes of a head that ``varlen_attn`` takes: multiples, and the largest
 
 
+@dataclass(frozen=True)
+class Reach:
+    """Which tokens of its own sequence a token attends to.
+
+    Attributes
+    ----------
+    causal : only itself and those before it.
+    window : only those less than so many places away; None: however far.
+    """
+
+    causal: bool = False
+    window: int | None = None
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """How many tokens before and after it a token reaches, as ``varlen_attn`` takes it; -1: all."""
+        side = -1 if self.window is None else self.window - 1
+        return side, 0 if self.causal else side
+
+    def is_cut(self, length: int) -> bool:
+        """Whether the window is too short for a sequence of this length."""
+        return self.window is not None and self.window < length
+
+    def mask(self, length: int, device: torch.device) -> Tensor | None:
+        """Which tokens of a sequence [L, L] bool, the second index, each token attends to; None: all to all."""
+        before, after = self.sides if self.is_cut(length) else Reach(self.causal).sides
+        if before == after == -1:
+            return None
+        places = torch.arange(length, device=device)
+        ahead = places - places[:, None]
+        near = ahead <= after if after >= 0 else torch.ones_like(ahead, dtype=torch.bool)
+        return near & (ahead >= -before) if before >= 0 else near
+
+
 def flat_attention(
-    module: nn.Module,
+    module: nn.Module | None,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -32,34 +67,43 @@ def flat_attention(
     layout: FlatLayout,
     scaling: float,
     dropout: float = 0.0,
+    sliding_window: int | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Attention inside each sequence of a flat batch, in the form that transformers calls.
 
-    ``query``, ``key`` and ``value`` are [1, heads, T, d]; the result is [1, T, heads, d].
+    ``query`` is [1, heads, T, d]. ``key`` and ``value`` are the same, or have fewer heads, of which each serves
+    some neighbouring heads of the query. The result is [1, T, heads, d].
     """
-    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # [T, heads, d]
-    half = query.dtype in (torch.bfloat16, torch.float16)
+    # Where torch chooses the precision of each operation, turning queries and keys leaves them in float32.
+    q, k, v = (x[0].to(value.dtype).transpose(0, 1) for x in (query, key, value))  # [T, heads, d]
+    if (shared := q.shape[1] // k.shape[1]) > 1:
+        k, v = (x.repeat_interleave(shared, 1) for x in (k, v))
+    reach = Reach(bool(getattr(module, "is_causal", False)), sliding_window)
+    half = value.dtype in (torch.bfloat16, torch.float16)
     fits = query.shape[-1] % ALIGNED == 0 and query.shape[-1] <= WIDEST
     if half and fits and has_half_kernels(query.device):
-        return _varlen(q, k, v, layout, scaling)[None], None
-    return _by_length(q, k, v, layout, scaling, dropout)[None], None
+        return _varlen(q, k, v, layout, scaling, reach)[None], None
+    return _by_length(q, k, v, layout, scaling, dropout, reach)[None], None
 
 
-def _varlen(query: Tensor, key: Tensor, value: Tensor, layout: FlatLayout, scaling: float) -> Tensor:
+def _varlen(
+    query: Tensor, key: Tensor, value: Tensor, layout: FlatLayout, scaling: float, reach: Reach = Reach()
+) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
     # Its keyword arguments changed between versions of torch; the positional ones, and its scale, did not.
     factor = scaling * math.sqrt(query.shape[-1])
     if not math.isclose(factor, 1.0):
         query = query * factor
+    reached: dict[str, Any] = {} if reach.sides == (-1, -1) else {"window_size": reach.sides}
     outputs = []
     for call in layout.calls:
         bounds = layout.bounds[call.sequences.start : call.sequences.stop + 1]
         if call.tokens.start:
             bounds = bounds - call.tokens.start
         q, k, v = (x[call.tokens] for x in (query, key, value))
-        output = varlen_attn(q, k, v, bounds, bounds, call.longest, call.longest)
+        output = varlen_attn(q, k, v, bounds, bounds, call.longest, call.longest, **reached)
         assert isinstance(output, Tensor)  # a pair only where the normaliser is asked for
         if output.grad_fn is not None:
             _make_repeatable(output.grad_fn)
@@ -94,27 +138,42 @@ def _make_repeatable(node: Any) -> None:
 
 
 def _by_length(
-    query: Tensor, key: Tensor, value: Tensor, layout: FlatLayout, scaling: float, dropout: float
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: FlatLayout,
+    scaling: float,
+    dropout: float,
+    reach: Reach = Reach(),
 ) -> Tensor:
     sizes = [count * length for count, length in layout.groups]
     outputs = []
     for group, *parts in zip(layout.groups, *(x.split(sizes) for x in (query, key, value)), strict=True):
         q, k, v = (part.unflatten(0, group).transpose(1, 2) for part in parts)  # [count, heads, length, d]
-        outputs.append(_attend(q, k, v, scaling, dropout).transpose(1, 2).flatten(0, 1))
+        outputs.append(_attend(q, k, v, scaling, dropout, reach).transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs)
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, scaling: float, dropout: float) -> Tensor:
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, scaling: float, dropout: float, reach: Reach = Reach()
+) -> Tensor:
     """Attention by plain products of matrices, or by torch's fused kernel where that is faster.
 
     On the CPU the fused kernel is as fast only without gradients, and in half precision only with AMX. It needs
     less memory, so it also computes sequences that are too long for plain products.
     """
+    length = query.shape[-2]
     if not dropout and not (torch.is_grad_enabled() and query.requires_grad):
         half = query.dtype in (torch.bfloat16, torch.float16)
-        if not half or query.shape[-2] ** 2 > LONG or fuses_half_attention(query.device):
-            return F.scaled_dot_product_attention(query, key, value, scale=scaling)
-    weights = torch.softmax((query * scaling) @ key.transpose(-2, -1), -1)  # which adds up in float32 always
+        if not half or length**2 > LONG or fuses_half_attention(query.device):
+            told: dict[str, Any] = {"is_causal": True}  # faster than a mask, which may say the same
+            if reach.is_cut(length) or not reach.causal:
+                told = {"attn_mask": reach.mask(length, query.device)}
+            return F.scaled_dot_product_attention(query, key, value, scale=scaling, **told)
+    weights = (query * scaling) @ key.transpose(-2, -1)
+    if (mask := reach.mask(length, query.device)) is not None:
+        weights += torch.zeros_like(mask, dtype=weights.dtype).masked_fill_(~mask, -math.inf)
+    weights = torch.softmax(weights, -1)  # which adds up in float32 always
     if dropout:
         weights = drop(weights, dropout)
     return weights @ value

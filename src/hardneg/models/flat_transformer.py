@@ -6,6 +6,9 @@ each sequence the states that it has alone.
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -28,15 +31,38 @@ FAMILIES = {
     "roberta": True,
     "xlm-roberta": True,
     "camembert": True,
+    "modernbert": False,
+    "nomic_bert": False,
+    "eurobert": False,
+    "gemma3_text": False,
+    "llama": False,
+    "mistral": False,
+    "qwen2": False,
+    "qwen3": False,
 }
+BY_LENGTH = ("dynamic", "longrope")  # rotary positions whose frequencies depend on the longest text beside a text
 
 
 def can_pack(model: nn.Module) -> bool:
-    """Whether ``model`` runs on flat tokens: a tested type, bidirectional, with absolute positions."""
+    """Whether ``model`` runs on flat tokens: it is of a tested type, and its attention needs nothing unusual."""
     config: Any = model.config
-    absolute = getattr(config, "position_embedding_type", "absolute") == "absolute"
     tested = config.model_type in FAMILIES and type(model).__module__.startswith("transformers.")
-    return tested and absolute and not getattr(config, "is_decoder", False)
+    absolute = getattr(config, "position_embedding_type", "absolute") == "absolute"
+    capped = getattr(config, "attn_logit_softcapping", None) is not None
+    return (
+        tested
+        and absolute
+        and not capped
+        and not getattr(config, "is_decoder", False)
+        and _has_fixed_angles(config)
+    )
+
+
+def _has_fixed_angles(config: Any) -> bool:
+    """Whether a token's rotary angle, if there is one, depends on nothing but its place."""
+    said = getattr(config, "rope_parameters", None) or {}
+    kinds = [part.get("rope_type") for part in (said, *said.values()) if isinstance(part, Mapping)]
+    return not set(kinds) & set(BY_LENGTH)
 
 
 def first_position(model: nn.Module) -> int:
@@ -74,10 +100,16 @@ def hidden_states(model: nn.Module, ids: Tensor, layout: FlatLayout, types: Tens
     if config._attn_implementation != ATTENTION:
         return _padded_hidden_states(model, ids, layout, types)
     positions = layout.positions + first_position(model)
-    told = {} if types is None else {"token_type_ids": types[None]}
+    told = _without_cache(type(model)) | ({} if types is None else {"token_type_ids": types[None]})
     output = model(input_ids=ids[None], position_ids=positions[None], layout=layout, **told)
     states: Tensor = output.last_hidden_state[0]
     return states
+
+
+@cache
+def _without_cache(kind: type[nn.Module]) -> dict[str, Any]:
+    """The argument that keeps a model from storing keys and values, as those that generate text do."""
+    return {"use_cache": False} if "use_cache" in inspect.signature(kind.forward).parameters else {}
 
 
 def first_states(model: nn.Module, ids: Tensor, layout: FlatLayout, types: Tensor | None = None) -> Tensor:
@@ -126,6 +158,6 @@ def _padded(
         return table
 
     padded = spread(ids, getattr(model.config, "pad_token_id", None) or 0)
-    told = {} if types is None else {"token_type_ids": spread(types, 0)}
+    told = _without_cache(type(model)) | ({} if types is None else {"token_type_ids": spread(types, 0)})
     states: Tensor = model(input_ids=padded, attention_mask=real.long(), **told).last_hidden_state
     return states.flatten(0, 1)[places]
