@@ -36,13 +36,14 @@ def temporary() -> tempfile.TemporaryDirectory[str]:
 
 
 @cache
-def padded_folder() -> str:
-    """A model of a kind that runs padded: an MPNet of the encoder's shape, with random weights.
+def random_model(kind: str) -> str:
+    """A model of the encoder's shape and another kind (``MPNet``, ``ModernBert``, ``Qwen3``), with random weights.
 
     They are the same in every process, which makes a folder of its own.
     """
     import torch
-    from transformers import AutoConfig, AutoTokenizer, MPNetConfig, MPNetModel
+    import transformers
+    from transformers import AutoConfig, AutoModel, AutoTokenizer
 
     from hardneg.models.loading import load_encoder
     from hardneg.models.saving import save_encoder
@@ -50,8 +51,13 @@ def padded_folder() -> str:
     own, folder = AutoConfig.from_pretrained(model_folder()), Path(temporary().name)
     kept = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
     torch.manual_seed(0)
-    config = MPNetConfig(**{name: getattr(own, name) for name in kept}, pad_token_id=own.pad_token_id)
-    MPNetModel(config, add_pooling_layer=False).save_pretrained(folder / "plain")
+    marks = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), own.pad_token_id)
+    marks |= dict.fromkeys(("cls_token_id", "sep_token_id"), own.pad_token_id) if kind == "ModernBert" else {}
+    shape = {name: getattr(own, name) for name in kept} | marks
+    if kind == "Qwen3":  # as in Qwen3-Embedding, two heads of the queries share one of the keys
+        heads = own.num_attention_heads
+        shape |= {"head_dim": own.hidden_size // heads, "num_key_value_heads": heads // 2}
+    AutoModel.from_config(getattr(transformers, f"{kind}Config")(**shape)).save_pretrained(folder / "plain")
     AutoTokenizer.from_pretrained(model_folder()).save_pretrained(folder / "plain")
     settings: dict[str, Any] = {"pooling": "mean", "normalize": True, "title_join": "space"}
     save_encoder(load_encoder(folder / "plain", **settings), folder / "model")

@@ -4,7 +4,8 @@ A run is several steps as each tool makes them for its users, with dropout: sent
 texts in every step, hardneg reads tokens of its store. Both use the same model, texts, length, precision and
 threads, and compute the same loss before the first step. Texts are cut at 64 tokens, so that most are equally
 long, or (`-whole`) at 256, where the model cuts them. Then batches have padding, which hardneg does not compute.
-Models of some kinds hardneg pads, too (`-padded`), but texts of about the same length together.
+The kinds of model are the encoder's own (BERT), and others of its shape with random weights. An MPNet hardneg
+pads, too, but texts of about the same length together.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from contest import Contest, Run, main
 
 QUERIES = 32
 STEPS = {1: 4, 5: 1}  # steps of a run by passages of a query; the longest run takes an old core a minute
+# The passages of a query, and the tokens of a text at most.
 SHAPES = {"pairs-32": (1, 64), "pairs-32x5": (5, 64), "pairs-32-whole": (1, 256), "pairs-32x5-whole": (5, 256)}
-PADDED = {"pairs-32-padded-whole": (1, 256), "pairs-32x5-padded": (5, 64)}
+KINDS = {f"pairs-32-whole-{kind.lower()}": kind for kind in ("MPNet", "ModernBert", "Qwen3")}
 GOALS = {"pairs-32": 2.5, "pairs-32-whole": 2.5}
 NEAR = {"float32": 1e-4, "bfloat16": 0.05}  # relative tolerance of losses: bfloat16 has three digits
 
@@ -50,16 +52,18 @@ def contests() -> list[Contest]:
     peer = f"sentence-transformers {precision}"
     contenders = {f"hardneg {precision}": "pairs:hardneg", peer: "pairs:sentence_transformers"}
     common = {"queries": QUERIES, "precision": precision}
+    shapes = SHAPES | dict.fromkeys(KINDS, SHAPES["pairs-32-whole"])
     return [
         Contest(
             name,
             contenders,
-            {**common, "steps": STEPS[passages], "passages": passages, "length": length, "padded": name in PADDED},
+            {**common, "steps": STEPS[passages], "passages": passages, "length": length}
+            | ({"kind": KINDS[name]} if name in KINDS else {}),
             gate,
             (QUERIES * STEPS[passages], "pairs/s"),
             goals={peer: GOALS[name]} if name in GOALS else None,
         )
-        for name, (passages, length) in (SHAPES | PADDED).items()  # passages of a query, tokens of a text at most
+        for name, (passages, length) in shapes.items()
     ]
 
 

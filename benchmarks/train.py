@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from contest import Contest, Run, main
-from material import LENGTH, MODEL, docs, model_folder, padded_folder, passages, queries, some
+from material import LENGTH, MODEL, docs, model_folder, passages, queries, random_model, some
 
 if TYPE_CHECKING:
     from hardneg.process.hardware import Precision
@@ -39,7 +39,7 @@ def hardneg(size: Mapping[str, Any], precision: Precision = "float32") -> Run:
     from hardneg.training.optim import adamw
 
     reuse_memory()
-    encoder = load_encoder(padded_folder() if size.get("padded") else MODEL)
+    encoder = load_encoder(random_model(size["kind"]) if "kind" in size else MODEL)
     asked, texts = groups(size)
     template = replace(encoder.template("passage"), max_length=size["length"])
 
@@ -101,7 +101,7 @@ def sentence_transformers(size: Mapping[str, Any], bf16: bool = False) -> Run:
     )
     from sentence_transformers.losses import MultipleNegativesRankingLoss
 
-    model = SentenceTransformer(padded_folder() if size.get("padded") else model_folder(), device="cpu")
+    model = SentenceTransformer(random_model(size["kind"]) if "kind" in size else model_folder(), device="cpu")
     model.max_seq_length = size["length"]
     asked, texts = groups(size)
     columns = {"anchor": asked, "positive": [group[0] for group in texts]}

@@ -12,7 +12,7 @@ PROGRAM = r"""
 import re, sys
 import numpy as np
 from pathlib import Path
-from transformers import BertConfig, BertModel
+import transformers
 from hardneg.process.memory import own_memory
 from hardneg.models.flat_transformer import hidden_states, use_flat_attention
 from hardneg.models.packing import lay_out
@@ -23,7 +23,8 @@ def field(name):
     return int(re.search(name + r":\s+(\d+)", Path("/proc/self/status").read_text())[1]) << 10
 
 set_threads(2)
-model = BertModel(BertConfig(num_hidden_layers=2), add_pooling_layer=False).eval()
+config = getattr(transformers, sys.argv[2])(num_hidden_layers=2)
+model = transformers.AutoModel.from_config(config).eval()
 use_flat_attention(model)
 lengths = np.full(int(sys.argv[1]) // 128, 128)
 ids = torch.randint(1000, 2000, (int(lengths.sum()),))
@@ -36,12 +37,15 @@ print(field("VmHWM") - field("RssFile") - before)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tokens", [2048, 8192])
-def test_a_batch_takes_no_more_than_is_said(tokens):
-    from transformers import BertConfig
+@pytest.mark.parametrize(
+    ("kind", "tokens"), [("BertConfig", 2048), ("BertConfig", 8192), ("ModernBertConfig", 8192)]
+)
+def test_a_batch_takes_no_more_than_is_said(kind, tokens):
+    import transformers
 
     from hardneg.models.capacity import bytes_of_batch
 
-    run = subprocess.run([sys.executable, "-c", PROGRAM, str(tokens)], capture_output=True, text=True, check=True)
-    said = bytes_of_batch([BertConfig()], tokens)
+    command = [sys.executable, "-c", PROGRAM, str(tokens), kind]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    said = bytes_of_batch([getattr(transformers, kind)()], tokens)
     assert said / 3 < int(re.findall(r"-?\d+", run.stdout)[-1]) <= said

@@ -2,7 +2,14 @@
 
 import pytest
 import torch
-from transformers import AlbertConfig, AlbertModel, ModernBertConfig, ModernBertModel
+from transformers import (
+    AlbertConfig,
+    AlbertModel,
+    Gemma3TextConfig,
+    Gemma3TextModel,
+    ModernBertConfig,
+    ModernBertModel,
+)
 
 from hardneg.errors import SettingsError
 from hardneg.models.loading import load_encoder
@@ -95,6 +102,18 @@ def test_the_settings_reach_the_start_and_its_digest(bert):
 def test_more_layers_than_there_are_is_a_fault(bert):
     with pytest.raises(SettingsError, match="reinit_layers = 3, the model has 2 layers"):
         start(bert, reinit_layers=3)
+
+
+def test_the_norms_of_gemma_scale_by_one():
+    small = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 20, "head_dim": 8}
+    gemma = Gemma3TextModel(Gemma3TextConfig(**small, num_hidden_layers=2, num_key_value_heads=1, pad_token_id=0))
+    with torch.no_grad():
+        for weight in gemma.parameters():
+            weight.fill_(7.0)
+    reinitialize(gemma, 1, seed=0)
+    norm = layers_of(gemma)[1].input_layernorm
+    states = torch.randn(3, 16)
+    torch.testing.assert_close(norm(states).pow(2).mean(-1), torch.ones(3), atol=1e-4, rtol=0)
 
 
 def test_other_families_keep_their_layers_elsewhere():
