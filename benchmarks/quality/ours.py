@@ -30,7 +30,7 @@ class Stage:
 
 def paced(stage: Stage) -> Stage:
     """The stage in the pace run, with one rate: trials of a single step make a step look slower than it is."""
-    if "learning_rate" not in stage.settings:
+    if not isinstance(stage.settings.get("learning_rate"), list):
         return stage
     rest = {name: value for name, value in stage.settings.items() if name != "learning_rate"}
     return replace(stage, settings=rest, schedules=1.0)
@@ -43,6 +43,9 @@ ONE_EPISODE = {"episodes": 1, "first": "mined"}
 IN_BATCH = {"episodes": 1}  # the first episode of the preset mines nothing
 CONTENDERS: dict[str, tuple[Stage, ...]] = {
     "hardneg-warmup": (Stage("warmup"),),
+    "hardneg-warmup-3e-5": (Stage("warmup", {"learning_rate": 3e-5}),),
+    "hardneg-warmup-5e-5": (Stage("warmup", {"learning_rate": 5e-5}),),
+    "hardneg-warmup-1e-4": (Stage("warmup", {"learning_rate": 1e-4}),),
     "hardneg-rates": (Stage("warmup", {"learning_rate": list(RATES)}, schedules=TRIALS),),
     "hardneg-warmup-cut": (Stage("warmup", {"train_passage_length": 64}),),
     "hardneg-warmup-bm25": (Stage("warmup", preset="finetune-bm25"),),
