@@ -104,17 +104,28 @@ def test_packed_equals_one_by_one(fast, pooling, half, most):
             assert 0 <= far(mine, other) < most
 
 
+class Layer(torch.nn.Module):
+    """What tells the attention function whether it is causal."""
+
+    def __init__(self, is_causal):
+        super().__init__()
+        self.is_causal = is_causal
+
+
+@pytest.mark.parametrize("keys", [3, 1])  # heads of keys and values
+@pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (True, 5), (False, 5)])
 @pytest.mark.parametrize("scaling", [0.25, 0.3])  # the kernel's own for 16 dimensions, and another
-def test_the_fast_kernel_equals_plain_attention(scaling):
+def test_the_fast_kernel_equals_plain_attention(scaling, causal, window, keys):
     lengths = np.array([130, 70, 17, 17, 1])
-    layout = packing.lay_out(lengths, torch.device(DEVICE))
+    told = {"layout": packing.lay_out(lengths, torch.device(DEVICE)), "scaling": scaling, "sliding_window": window}
     draw = torch.Generator().manual_seed(1)
-    inputs = [torch.randn(1, 3, lengths.sum(), 16, generator=draw).to(DEVICE) for _ in range(3)]
+    shapes = [(1, heads, lengths.sum(), 16) for heads in (3, keys, keys)]
+    inputs = [torch.randn(shape, generator=draw).to(DEVICE) for shape in shapes]
     target = torch.randn(1, lengths.sum(), 3, 16, generator=draw).to(DEVICE)
     results = []
     for dtype in (torch.bfloat16, torch.float32):
         q, k, v = (x.to(dtype).requires_grad_() for x in inputs)
-        out, _ = flat_attention.flat_attention(None, q, k, v, None, layout=layout, scaling=scaling)
+        out, _ = flat_attention.flat_attention(Layer(causal), q, k, v, None, **told)
         (out.float() * target).sum().backward()
         results.append([out, q.grad, k.grad, v.grad])
     for mine, other in zip(*results, strict=True):

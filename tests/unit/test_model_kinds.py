@@ -82,6 +82,15 @@ def test_a_kind_is_read_trained_and_saved(name, bert, tmp_path, sentence_transfo
     assert load_encoder(str(tmp_path / "saved")).digest() == encoder.digest()
 
 
+@pytest.mark.parametrize(("name", "pooling"), [("ModernBERT", "cls"), ("Qwen3", "last"), ("Gemma 3", "cls")])
+def test_a_plain_folder_of_a_causal_model_is_read_at_its_last_token(name, pooling, bert, tmp_path):
+    kind, shape = FLAT[name]
+    folder = shutil.copytree(bert, tmp_path / "model")
+    getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**shape)).save_pretrained(folder)
+    assert load_encoder(str(folder)).settings.pooling == pooling
+    assert load_encoder(str(folder), pooling="mean").settings.pooling == "mean"
+
+
 def test_rotary_angles_are_exact_in_bfloat16(bert, tmp_path):
     """With frequencies in bfloat16, the angles of position 500 would be off by up to 0.6."""
     folder = shutil.copytree(bert, tmp_path / "model")

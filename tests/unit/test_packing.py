@@ -23,7 +23,7 @@ from transformers import (
 from hardneg.models import flat_attention as attention
 from hardneg.models import flat_transformer, packing
 from hardneg.models.flat_attention import Reach, flat_attention
-from hardneg.models.flat_transformer import can_pack, first_states, hidden_states, use_flat_attention
+from hardneg.models.flat_transformer import can_pack, first_states, hidden_states, is_causal, use_flat_attention
 from hardneg.models.packing import lay_out, padded_together, plan_batches
 from hardneg.models.pooling import pool
 from hardneg.records import offsets_of
@@ -263,6 +263,8 @@ def test_queries_are_not_padded_to_the_length_of_passages():
         ("bert", "position_embedding_type", "relative_key"),
         ("bert", "is_decoder", True),
         ("gemma3_text", "attn_logit_softcapping", 30.0),
+        ("qwen3", "is_causal", False),  # then transformers lets all tokens see each other
+        ("gemma3_text, both ways", "is_causal", True),
         ("qwen3", "rope_parameters", {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}),
         ("modernbert", "rope_parameters", {"full_attention": {"rope_type": "longrope"}, "sliding_attention": {}}),
     ],
@@ -273,6 +275,18 @@ def test_what_attends_in_an_unusual_way_is_not_packed(family, name, value):
     model.config = copy.deepcopy(model.config)
     setattr(model.config, name, value)
     assert not can_pack(model)
+
+
+@pytest.mark.parametrize("family", [*FAMILIES])
+def test_a_configuration_that_repeats_what_the_layers_say_is_packed(family):
+    model = AutoModel.from_config(FAMILIES[family])
+    causal = family in ("llama", "mistral", "qwen2", "qwen3", "gemma3_text")
+    assert is_causal(model) == causal
+    model.config.is_causal = causal
+    assert can_pack(model)
+    assert is_causal(model) == causal
+    model.config.is_causal = not causal
+    assert is_causal(model) != causal
 
 
 def test_a_model_that_generates_text_keeps_no_keys(monkeypatch, ids):
@@ -490,6 +504,24 @@ def test_half_precision_attends_within_its_rounding_by_products_and_by_the_kerne
     torch.testing.assert_close(found.float(), exact, atol=0.02, rtol=0.02)
     expected = {64, 40, 17, 9, 3} if fused else {length for length in (64, 40) if length**2 > long}
     assert set(by_kernel) == expected
+
+
+@pytest.mark.parametrize("reach", REACHES)
+@pytest.mark.parametrize("half", [False, True])
+def test_long_sequences_have_the_gradients_of_short_ones(monkeypatch, half, reach):
+    """They go to the fused kernel, which keeps no weights; what is compared is the other way."""
+    drawn = torch.randn(4, LENGTHS.sum(), 2, 8, generator=torch.Generator().manual_seed(2))
+    drawn = drawn.bfloat16() if half else drawn
+    layout, found = lay_out(LENGTHS, CPU), []
+    for long in (packing.GROUP, 0):
+        monkeypatch.setattr(attention, "LONG", long)
+        inputs = [x.clone().requires_grad_() for x in drawn[:3]]
+        out = attention._by_length(*inputs, layout, 0.5, 0.0, reach)
+        out.backward(drawn[3])
+        found.append([out, *(x.grad for x in inputs)])
+    for one, other in zip(*found, strict=True):
+        most = (0.02 if half else 1e-5) * other.float().norm() + 1e-5
+        assert (one - other).float().norm() <= most
 
 
 @pytest.mark.parametrize("length", [5, 120])

@@ -15,11 +15,10 @@ def bytes_of_batch(configs: Sequence[Any], tokens: int) -> int:
 
 
 def _width(config: Any) -> int:
-    """The width of the states, or that of all heads together, which is larger in the largest models of T5."""
-    heads = getattr(config, "d_kv", 0) * getattr(
-        config, "num_attention_heads", 0
-    )  # a model's own code may lack both
-    return int(max(config.hidden_size, heads))
+    """The width of the states, or that of all heads together, which is larger in some models."""
+    size = getattr(config, "d_kv", None) or getattr(config, "head_dim", None) or 0  # T5's name, and others'
+    heads = getattr(config, "num_attention_heads", 0)  # a model with code of its own may lack it
+    return int(max(config.hidden_size, size * heads))
 
 
 def _inner(config: Any) -> int:

@@ -51,10 +51,9 @@ class Reach:
         before, after = self.sides if self.is_cut(length) else Reach(self.causal).sides
         if before == after == -1:
             return None
-        places = torch.arange(length, device=device)
-        ahead = places - places[:, None]
-        near = ahead <= after if after >= 0 else torch.ones_like(ahead, dtype=torch.bool)
-        return near & (ahead >= -before) if before >= 0 else near
+        near = torch.ones(length, length, dtype=torch.bool, device=device)
+        near = near.tril_(after) if after >= 0 else near
+        return near.triu_(-before) if before >= 0 else near
 
 
 def flat_attention(
@@ -160,18 +159,18 @@ def _attend(
     """Attention by plain products of matrices, or by torch's fused kernel where that is faster.
 
     On the CPU the fused kernel is as fast only without gradients, and in half precision only with AMX. It needs
-    less memory, so it also computes sequences that are too long for plain products.
+    less memory, so it also computes sequences that are too long for plain products, if there is no dropout.
     """
-    length = query.shape[-2]
-    if not dropout and not (torch.is_grad_enabled() and query.requires_grad):
-        half = query.dtype in (torch.bfloat16, torch.float16)
-        if not half or length**2 > LONG or fuses_half_attention(query.device):
-            told: dict[str, Any] = {"is_causal": True}  # faster than a mask, which may say the same
-            if reach.is_cut(length) or not reach.causal:
-                told = {"attn_mask": reach.mask(length, query.device)}
-            return F.scaled_dot_product_attention(query, key, value, scale=scaling, **told)
+    length, device = query.shape[-2], query.device
+    half = query.dtype in (torch.bfloat16, torch.float16)
+    fast = not (torch.is_grad_enabled() and query.requires_grad) and (not half or fuses_half_attention(device))
+    if not dropout and (fast or length**2 > LONG):
+        told: dict[str, Any] = {"is_causal": True}  # faster than a mask, which may say the same
+        if reach.is_cut(length) or not reach.causal:
+            told = {"attn_mask": reach.mask(length, device)}
+        return F.scaled_dot_product_attention(query, key, value, scale=scaling, **told)
     weights = (query * scaling) @ key.transpose(-2, -1)
-    if (mask := reach.mask(length, query.device)) is not None:
+    if (mask := reach.mask(length, device)) is not None:
         weights += torch.zeros_like(mask, dtype=weights.dtype).masked_fill_(~mask, -math.inf)
     weights = torch.softmax(weights, -1)  # which adds up in float32 always
     if dropout:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 import torch
@@ -47,15 +46,27 @@ def can_pack(model: nn.Module) -> bool:
     """Whether ``model`` runs on flat tokens: it is of a tested type, and its attention needs nothing unusual."""
     config: Any = model.config
     tested = config.model_type in FAMILIES and type(model).__module__.startswith("transformers.")
+    settable = getattr(model, "_supports_attention_backend", False)  # ModernBERT is not in transformers 5.0
     absolute = getattr(config, "position_embedding_type", "absolute") == "absolute"
     capped = getattr(config, "attn_logit_softcapping", None) is not None
-    return (
-        tested
-        and absolute
-        and not capped
-        and not getattr(config, "is_decoder", False)
-        and _has_fixed_angles(config)
-    )
+    decodes = getattr(config, "is_decoder", False)
+    plain = absolute and not capped and not decodes
+    return tested and settable and plain and _has_fixed_angles(config) and _layers_agree(model)
+
+
+def is_causal(model: nn.Module) -> bool:
+    """Whether a token of ``model`` attends to itself and those before it only."""
+    said = getattr(model.config, "is_causal", None)
+    return bool(said) if said is not None else any(getattr(one, "is_causal", False) for one in model.modules())
+
+
+def _layers_agree(model: nn.Module) -> bool:
+    """Whether each layer says of itself what the configuration says of all, if it says something.
+
+    Where they differ, transformers follows the configuration, with windows of another width.
+    """
+    said = getattr(model.config, "is_causal", None)
+    return said is None or all(one.is_causal == said for one in model.modules() if hasattr(one, "is_causal"))
 
 
 def _has_fixed_angles(config: Any) -> bool:
@@ -73,20 +84,16 @@ def first_position(model: nn.Module) -> int:
 
 def use_flat_attention(model: nn.Module) -> None:
     """Make a transformers model of a packable type attend inside the sequences of a flat batch."""
-    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers import AttentionInterface
 
+    # It has no mask function of this name, so transformers makes no mask. With one, it would read positions first.
     AttentionInterface.register(ATTENTION, flat_attention)
-    AttentionMaskInterface.register(ATTENTION, _no_mask)
     model.set_attn_implementation(ATTENTION)  # type: ignore[operator]
     use_fast_dropout(model)
     use_fast_linear(model)
     config: Any = model.config
     if config.model_type in NARROWED and not hasattr(model, "first_tokens"):
         model.first_tokens = FirstTokens(model)  # type: ignore[assignment]
-
-
-def _no_mask(*_: Any, **__: Any) -> None:
-    """Give transformers no mask: the layout keeps sequences apart."""
 
 
 def hidden_states(model: nn.Module, ids: Tensor, layout: FlatLayout, types: Tensor | None = None) -> Tensor:
@@ -100,16 +107,15 @@ def hidden_states(model: nn.Module, ids: Tensor, layout: FlatLayout, types: Tens
     if config._attn_implementation != ATTENTION:
         return _padded_hidden_states(model, ids, layout, types)
     positions = layout.positions + first_position(model)
-    told = _without_cache(type(model)) | ({} if types is None else {"token_type_ids": types[None]})
+    told = _without_cache(model) | ({} if types is None else {"token_type_ids": types[None]})
     output = model(input_ids=ids[None], position_ids=positions[None], layout=layout, **told)
     states: Tensor = output.last_hidden_state[0]
     return states
 
 
-@cache
-def _without_cache(kind: type[nn.Module]) -> dict[str, Any]:
+def _without_cache(model: nn.Module) -> dict[str, Any]:
     """The argument that keeps a model from storing keys and values, as those that generate text do."""
-    return {"use_cache": False} if "use_cache" in inspect.signature(kind.forward).parameters else {}
+    return {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
 
 
 def first_states(model: nn.Module, ids: Tensor, layout: FlatLayout, types: Tensor | None = None) -> Tensor:
@@ -158,6 +164,6 @@ def _padded(
         return table
 
     padded = spread(ids, getattr(model.config, "pad_token_id", None) or 0)
-    told = _without_cache(type(model)) | ({} if types is None else {"token_type_ids": spread(types, 0)})
+    told = _without_cache(model) | ({} if types is None else {"token_type_ids": spread(types, 0)})
     states: Tensor = model(input_ids=padded, attention_mask=real.long(), **told).last_hidden_state
     return states.flatten(0, 1)[places]

@@ -17,7 +17,9 @@ from hardneg.errors import InputError, SettingsError
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.code import allow_code
 from hardneg.models.encoder_settings import OF_VECTORS, EncoderSettings
+from hardneg.models.flat_transformer import is_causal
 from hardneg.models.heads import AnceHead, DenseHead
+from hardneg.models.pooling import Pooling
 from hardneg.models.pretrained import find_weights, locate, read_json_file, read_tensors, usable
 from hardneg.models.ranker_folder import is_classifier, is_marked, refuse_ranker
 from hardneg.models.source import ModelSource
@@ -185,10 +187,14 @@ def _read(folder: Path, source: ModelSource, recalled: Path | None) -> Part:
 
 
 def _read_plain(folder: Path, source: ModelSource, recalled: Path | None) -> Part:
-    """Read a Hugging Face folder; a head like that of the released ANCE checkpoints is recognised."""
+    """Read a Hugging Face folder; a head like that of the released ANCE checkpoints is recognised.
+
+    Where tokens attend to those before them alone, only the last one has read the whole text.
+    """
     tower, unused = read_tower(folder, source, recalled=recalled)
     length = tower.longest
-    settings = EncoderSettings(query_length=length, passage_length=length)
+    pooling: Pooling = "last" if is_causal(tower.transformer) else "cls"
+    settings = EncoderSettings(pooling=pooling, query_length=length, passage_length=length)
     if not unused.issuperset(ANCE_WEIGHTS):
         if is_classifier(folder):
             raise refuse_ranker(folder)

@@ -13,7 +13,7 @@ from hardneg.errors import SettingsError
 if TYPE_CHECKING:  # importing it takes seconds, and a plan does not need it
     from transformers import PreTrainedModel
 
-ADD_ONE = ("gemma3_text",)  # types whose norms scale by 1 + weight
+ADD_ONE = ("gemma", "gemma2", "gemma3_text")  # types whose norms scale by 1 + weight
 
 
 def reinitialize(transformer: PreTrainedModel, layers: int, *, seed: int) -> None:
