@@ -1,6 +1,7 @@
 """Learning rates that are tried: which one goes on, that nothing else changes, kills, and what is refused."""
 
 import math
+from functools import cache
 
 import pytest
 
@@ -217,20 +218,37 @@ def test_the_rates_of_several_seeds_are_told():
     assert rate_sentence({"seeds": [1]}) is None
 
 
-MOMENTS = [
-    (rate_trials.RateTrials, "_value"),
-    (rate_trials.RateTrials, "_record"),
-    (rate_trials.RateTrials, "_go_on_from"),
-    (rate_trials, "move"),
-    (pool_stage, "MeasuredStage"),
+MOMENTS = [  # the first two happen once for each rate
+    (rate_trials.RateTrials, "_value", 1),
+    (rate_trials.RateTrials, "_value", 2),
+    (rate_trials.RateTrials, "_record", 1),
+    (rate_trials.RateTrials, "_record", 2),
+    (rate_trials.RateTrials, "_go_on_from", 1),
+    (rate_trials, "move", 1),
+    (pool_stage, "MeasuredStage", 1),
 ]
 
 
-@pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize(("place", "name"), MOMENTS)
-def test_a_killed_trial_goes_on(train, monkeypatch, place, name, count):
-    options = {"learning_rate": [RUINOUS, GOOD], "keep": "best", "measure_every": 2}
-    whole, one = train("warmup", "whole", **options)
+@pytest.fixture(scope="module")
+def unbroken(world, tmp_path_factory):
+    """A function that trains ``warmup`` without a kill, once for all tests that ask for the same."""
+    folder = tmp_path_factory.mktemp("unbroken")
+
+    @cache
+    def run(**options):
+        out = folder / str(len(list(folder.iterdir())))
+        told = SMALL | ALL["warmup"] | options | {"learning_rate": [RUINOUS, GOOD]}
+        splits = hn.Splits("train", "dev", "test")
+        results = hn.train("warmup", world.collection, world.calm, out, device="cpu", splits=splits, **told)
+        return results, of_training(out)
+
+    return run
+
+
+@pytest.mark.parametrize(("place", "name", "count"), MOMENTS)
+def test_a_killed_trial_goes_on(train, unbroken, monkeypatch, place, name, count):
+    options = {"keep": "best", "measure_every": 2}
+    whole, kept = unbroken(**options)
     original, calls = getattr(place, name), []
 
     def failing(*args, **named):
@@ -240,20 +258,19 @@ def test_a_killed_trial_goes_on(train, monkeypatch, place, name, count):
         return original(*args, **named)
 
     monkeypatch.setattr(place, name, failing)
-    if count == 1 or name in ("_value", "_record"):  # the others happen once
-        with pytest.raises(Power):
-            train("warmup", "killed", **options)
+    with pytest.raises(Power):
+        train("warmup", "killed", learning_rate=[RUINOUS, GOOD], **options)
     monkeypatch.undo()
-    killed, other = train("warmup", "killed", **options)
+    killed, other = train("warmup", "killed", learning_rate=[RUINOUS, GOOD], **options)
     assert killed == whole
-    assert of_training(other) == of_training(one)
+    assert of_training(other) == kept
 
 
 @pytest.mark.parametrize("step", range(1, 5))
-def test_a_kill_in_a_step_of_a_trial_goes_on_there(train, monkeypatch, step):
+def test_a_kill_in_a_step_of_a_trial_goes_on_there(train, unbroken, monkeypatch, step):
     """Two rates are tried for four steps each, with a checkpoint after every second one."""
     options = {"learning_rate": [RUINOUS, GOOD], "trial_share": 0.5}
-    whole, one = train("warmup", "whole", **options)
+    whole, kept = unbroken(trial_share=0.5)
     for rate in (1, 2):
         steps = []
 
@@ -273,7 +290,7 @@ def test_a_kill_in_a_step_of_a_trial_goes_on_there(train, monkeypatch, step):
         killed, other = train("warmup", f"killed-{rate}", **options)
         monkeypatch.undo()
         assert killed == whole
-        assert of_training(other) == of_training(one)
+        assert of_training(other) == kept
         assert seen[0] == (step - 1) // 2 * 2  # no step before the last checkpoint is made again
 
 

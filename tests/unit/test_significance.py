@@ -121,4 +121,16 @@ def test_blocks_of_the_bootstrap_change_nothing(monkeypatch):
     values = np.random.default_rng(8).random(50)
     whole = bootstrap_interval(values, samples=300, seed=3)
     monkeypatch.setattr(significance, "_BLOCK", 170)
+    significance._kept_draws.cache_clear()
     assert bootstrap_interval(values, samples=300, seed=3) == whole
+
+
+def test_draws_that_are_kept_are_those_that_are_made_anew(monkeypatch):
+    """What is kept belongs to a seed, a number of queries and a number of samples."""
+    drawn = np.random.default_rng(9)
+    cases = [(drawn.random(n), samples, seed) for n in (50, 50, 51) for samples in (300, 200) for seed in (3, 4)]
+    kept = [bootstrap_interval(values, samples=samples, seed=seed) for values, samples, seed in cases * 2]
+    monkeypatch.setattr(significance, "_KEPT", 0)
+    anew = [bootstrap_interval(values, samples=samples, seed=seed) for values, samples, seed in cases]
+    assert kept == anew * 2
+    assert len(set(anew)) == len(cases)

@@ -8,7 +8,8 @@ keyed random numbers give the same p and interval with every version of a librar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ Float64 = NDArray[np.float64]
 
 EXACT = 16  # up to so many queries with a difference, all 2^n patterns of signs are counted
 _BITS = 64  # signs that one random word holds
+_KEPT = 1 << 23  # so many draws of a bootstrap are kept: 32 MiB
 _BLOCK = 1 << 17  # draws made together: 1 << 20, which fit into no cache, take 2.8 times as long
 
 
@@ -92,12 +94,25 @@ def bootstrap_interval(
     values: Float64, *, level: float = 0.95, samples: int = 10_000, seed: int
 ) -> tuple[float, float]:
     """Percentile bootstrap interval (low, high) of the mean of ``values`` [Q] or differences, over queries."""
-    base, n = keyed_random.key(seed, "significance/bootstrap"), len(values)
     means = np.empty(samples)
+    done, many = 0, len(values) * samples > _KEPT
+    for drawn in (_draws if many else _kept_draws)(seed, len(values), samples):
+        means[done : done + len(drawn)] = values.take(drawn).mean(axis=1)
+        done += len(drawn)
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def _draws(seed: int, n: int, samples: int) -> Iterator[NDArray[np.integer]]:
+    """The places of the queries [.., n] that a sample has, block by block; they depend on no values."""
+    base = keyed_random.key(seed, "significance/bootstrap")
     step = max(1, _BLOCK // n)
     for start in range(0, samples, step):
         sample = np.arange(start, min(start + step, samples))[:, None]
-        words = keyed_random.hash64(base, sample, np.arange(n)[None, :])
-        means[start : start + step] = values[keyed_random.below(words, n)].mean(axis=1)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+        yield keyed_random.below(keyed_random.hash64(base, sample, np.arange(n)[None, :]), n)
+
+
+@lru_cache(maxsize=1)
+def _kept_draws(seed: int, n: int, samples: int) -> list[NDArray[np.integer]]:
+    """The same, kept for other values of as many queries: to draw takes eight times as long as to use."""
+    return [block.astype(np.uint32) for block in _draws(seed, n, samples)]
