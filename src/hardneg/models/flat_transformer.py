@@ -46,7 +46,7 @@ def can_pack(model: nn.Module) -> bool:
     """Whether ``model`` runs on flat tokens: it is of a tested type, and its attention needs nothing unusual."""
     config: Any = model.config
     tested = config.model_type in FAMILIES and type(model).__module__.startswith("transformers.")
-    settable = getattr(model, "_supports_attention_backend", False)  # ModernBERT is not in transformers 5.0
+    settable = getattr(model, "_supports_attention_backend", False)  # not ModernBERT's in transformers 5.0
     absolute = getattr(config, "position_embedding_type", "absolute") == "absolute"
     capped = getattr(config, "attn_logit_softcapping", None) is not None
     decodes = getattr(config, "is_decoder", False)
