@@ -1,6 +1,7 @@
 """Every kind of transformer that docs/how-to/choose-a-recipe.md names: read, run, saved and opened by others."""
 
 import copy
+import json
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from hardneg.models.flat_transformer import FAMILIES
+from hardneg.models.flat_transformer import FAMILIES, can_pack
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
 from worlds.few_texts import TEXTS, TITLES, close, tokens_of
@@ -89,6 +90,63 @@ def test_a_plain_folder_of_a_causal_model_is_read_at_its_last_token(name, poolin
     getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**shape)).save_pretrained(folder)
     assert load_encoder(str(folder)).settings.pooling == pooling
     assert load_encoder(str(folder), pooling="mean").settings.pooling == "mean"
+
+
+def test_a_tokenizer_without_an_end_token_reads_titles_and_texts(bert, tmp_path):
+    """As base models made to generate text have it: nothing can stand between a title and a text but a space."""
+    folder = shutil.copytree(bert, tmp_path / "model")
+    transformers.Qwen3Model(transformers.Qwen3Config(**FLAT["Qwen3"][1])).save_pretrained(folder)
+    file = folder / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"post_processor": None}))
+    encoder = load_encoder(str(folder))
+    assert encoder.settings.title_join == "space"
+    assert len(tokens_of(encoder, "passage", tmp_path)) == len(TEXTS)
+
+
+def test_rotary_models_ignore_the_kind_of_position_that_their_configuration_names(bert, tmp_path):
+    """As published ModernBERTs have it: a field of BERT's, whose value is ``sans_pos``."""
+    folder = shutil.copytree(bert, tmp_path / "model")
+    config = transformers.ModernBertConfig(**FLAT["ModernBERT"][1], position_embedding_type="sans_pos")
+    transformers.ModernBertModel(config).save_pretrained(folder)
+    assert can_pack(load_encoder(str(folder)).each_tower()[0].transformer)
+
+
+@pytest.fixture
+def published(bert, tmp_path, sentence_transformers):
+    """A folder of sentence-transformers without Normalize, and what its Transformer and settings are to say."""
+
+    def folder(limit, similarity):
+        modules = sentence_transformers.models
+        words = modules.Transformer(str(bert), max_seq_length=limit)
+        pooling = modules.Pooling(words.get_embedding_dimension(), "mean")
+        model = sentence_transformers.SentenceTransformer(
+            modules=[words, pooling], device="cpu", similarity_fn_name=similarity
+        )
+        model.save(str(tmp_path / "published"))
+        return tmp_path / "published", model
+
+    return folder
+
+
+@pytest.mark.parametrize(("similarity", "scale"), [("cosine", 20.0), ("dot", 1.0)])
+def test_a_model_that_declares_cosine_similarity_normalises(published, tmp_path, similarity, scale):
+    place, theirs = published(16, similarity)
+    encoder = load_encoder(str(place))
+    assert encoder.settings.normalize == (similarity == "cosine")
+    assert encoder.settings.scale == scale
+    vectors = encoder.encode(tokens_of(encoder, "passage", tmp_path), "passage").detach()
+    joined = [f"{title} {text}" if title else text for title, text in zip(TITLES, TEXTS, strict=True)]
+    given = theirs.encode(joined, convert_to_tensor=True)
+    close(vectors @ vectors.T, theirs.similarity(given, given))
+
+
+def test_a_length_beyond_the_model_is_told_when_it_is_lowered(published, caplog):
+    place, _ = published(16, "dot")
+    file = next(place.rglob("sentence_bert_config.json"))
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"max_seq_length": 100_000}))
+    encoder = load_encoder(str(place))
+    assert encoder.settings.passage_length == encoder.each_tower()[0].longest
+    assert "published says 100000 tokens (max_seq_length), and its model takes" in caplog.text
 
 
 def test_rotary_angles_are_exact_in_bfloat16(bert, tmp_path):

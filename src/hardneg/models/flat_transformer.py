@@ -39,6 +39,7 @@ FAMILIES = {
     "qwen2": False,
     "qwen3": False,
 }
+RELATIVE = ("relative_key", "relative_key_query")  # BERT's other kinds of positions; rotary types ignore the field
 BY_LENGTH = ("dynamic", "longrope")  # rotary positions whose frequencies depend on the longest text beside a text
 
 
@@ -47,10 +48,10 @@ def can_pack(model: nn.Module) -> bool:
     config: Any = model.config
     tested = config.model_type in FAMILIES and type(model).__module__.startswith("transformers.")
     settable = getattr(model, "_supports_attention_backend", False)  # not ModernBERT's in transformers 5.0
-    absolute = getattr(config, "position_embedding_type", "absolute") == "absolute"
+    relative = getattr(config, "position_embedding_type", None) in RELATIVE
     capped = getattr(config, "attn_logit_softcapping", None) is not None
     decodes = getattr(config, "is_decoder", False)
-    plain = absolute and not capped and not decodes
+    plain = not (relative or capped or decodes)
     return tested and settable and plain and _has_fixed_angles(config) and _layers_agree(model)
 
 

@@ -13,10 +13,11 @@ import torch
 
 from hardneg.arguments import checked
 from hardneg.config import read_preset
+from hardneg.data.tokens import special_around
 from hardneg.errors import InputError, SettingsError
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.code import allow_code
-from hardneg.models.encoder_settings import OF_VECTORS, EncoderSettings
+from hardneg.models.encoder_settings import OF_VECTORS, EncoderSettings, TitleJoin
 from hardneg.models.flat_transformer import is_causal
 from hardneg.models.heads import AnceHead, DenseHead
 from hardneg.models.pooling import Pooling
@@ -175,6 +176,9 @@ def _read(folder: Path, source: ModelSource, recalled: Path | None) -> Part:
         part = (_read_st if (folder / MODULES).is_file() else _read_plain)(folder, source, recalled)
         limit = part.tower.longest
     settings = _saved_settings(folder) or part.settings
+    if settings.passage_length > limit:
+        message = "%s says %d tokens (max_seq_length), and its model takes %d: longer texts are cut there"
+        log.warning(message, folder.name, settings.passage_length, limit)
     return replace(
         part,
         settings=replace(
@@ -194,7 +198,8 @@ def _read_plain(folder: Path, source: ModelSource, recalled: Path | None) -> Par
     tower, unused = read_tower(folder, source, recalled=recalled)
     length = tower.longest
     pooling: Pooling = "last" if is_causal(tower.transformer) else "cls"
-    settings = EncoderSettings(pooling=pooling, query_length=length, passage_length=length)
+    join: TitleJoin = "sep" if special_around(tower.tokenizer)[1] else "space"  # no token ends a text
+    settings = EncoderSettings(pooling=pooling, title_join=join, query_length=length, passage_length=length)
     if not unused.issuperset(ANCE_WEIGHTS):
         if is_classifier(folder):
             raise refuse_ranker(folder)
@@ -206,25 +211,25 @@ def _read_plain(folder: Path, source: ModelSource, recalled: Path | None) -> Par
 
 
 def _read_st(folder: Path, source: ModelSource, recalled: Path | None) -> Part:
-    """Read a sentence-transformers directory, which this package or another wrote."""
+    """Read a sentence-transformers directory, which this package or another wrote.
+
+    Some declare cosine similarity and leave it to the search to normalise. Here scores are products, so the model
+    normalises.
+    """
     said = read_st_folder(folder, source)
     tower, _ = read_tower(said.transformer, source, recalled=recalled)
     tower.head = read_head(said, tower.width, source)
     _check_case(tower, said, folder)
-    if said.similarity == "cosine" and not said.normalize:
-        log.warning(
-            "%s declares cosine similarity but does not normalise; set normalize, or scores are dot products",
-            folder.name,
-        )
+    normalize = said.normalize or said.similarity == "cosine"
     length = said.max_length or tower.longest
     return Part(
         tower,
         EncoderSettings(
             pooling=said.pooling,
             head=said.head,
-            normalize=said.normalize,
+            normalize=normalize,
             dim=said.dim,
-            scale=NORMALIZED_SCALE if said.normalize else 1.0,
+            scale=NORMALIZED_SCALE if normalize else 1.0,
             query_prompt=said.query_prompt,
             passage_prompt=said.passage_prompt,
             query_length=length,
