@@ -147,6 +147,8 @@ def test_a_length_beyond_the_model_is_told_when_it_is_lowered(published, caplog)
     encoder = load_encoder(str(place))
     assert encoder.settings.passage_length == encoder.each_tower()[0].longest
     assert "published says 100000 tokens (max_seq_length), and its model takes" in caplog.text
+    load_encoder(str(place))
+    assert caplog.text.count("published says 100000 tokens") == 1  # a command reads a model more than once
 
 
 def test_rotary_angles_are_exact_in_bfloat16(bert, tmp_path):

@@ -26,6 +26,7 @@ from hardneg.models.ranker_folder import is_classifier, is_marked, refuse_ranker
 from hardneg.models.source import ModelSource
 from hardneg.models.st_folder import MODULES, SentenceFolder, read_head, read_st_folder
 from hardneg.models.tower import KIND, Tower, read_tower
+from hardneg.models.warned import warn_once
 from hardneg.storage.artifacts import MANIFEST, open_artifact
 
 log = logging.getLogger(__name__)
@@ -178,7 +179,7 @@ def _read(folder: Path, source: ModelSource, recalled: Path | None) -> Part:
     settings = _saved_settings(folder) or part.settings
     if settings.passage_length > limit:
         message = "%s says %d tokens (max_seq_length), and its model takes %d: longer texts are cut there"
-        log.warning(message, folder.name, settings.passage_length, limit)
+        warn_once(log, folder, message, settings.passage_length, limit)
     return replace(
         part,
         settings=replace(

@@ -13,6 +13,7 @@ from hardneg.errors import InputError, SettingsError
 from hardneg.models.cross_encoder import KIND, Activation, RankerSettings
 from hardneg.models.pretrained import read_json_object
 from hardneg.models.st_folder import CONFIG, MODULES, TRANSFORMER_CONFIG, read_modules
+from hardneg.models.warned import warn_once
 from hardneg.storage.artifacts import MANIFEST, open_artifact, read_manifest
 
 log = logging.getLogger(__name__)
@@ -89,11 +90,10 @@ def read_ranker_folder(folder: Path) -> RankerFolder:
     if (labels := _labels(config)) != 1:
         raise ManyLabels("NOT_A_RANKER", f"this is a classifier of {labels} labels", ONE_LABEL, path=folder)
     if prompt := default_prompt(_json(folder / CONFIG)):
-        log.warning(
-            "%s: CrossEncoder puts its default prompt %s before the texts; hardneg does not, so scores differ",
-            folder,
-            brief(prompt),
+        message = (
+            "%s: CrossEncoder puts its default prompt %s before the texts; hardneg does not, so scores differ"
         )
+        warn_once(log, folder, message, brief(prompt))
     return RankerFolder(transformer, _activation(folder, config), _settings(folder))
 
 

@@ -18,6 +18,7 @@ from hardneg.models.heads import ACTIVATIONS, AnceHead, DenseHead
 from hardneg.models.pooling import Pooling
 from hardneg.models.pretrained import find_weights, read_json_file, read_json_object, read_tensors
 from hardneg.models.source import ModelSource
+from hardneg.models.warned import warn_once
 
 log = logging.getLogger(__name__)
 
@@ -93,12 +94,11 @@ def read_st_folder(folder: Path, source: ModelSource) -> SentenceFolder:
     prompts, similarity = _prompts(folder)
     named = [name for name, prompt in prompts.items() if prompt]
     if named and not {"query", *PASSAGE_PROMPTS} & {*named}:
-        log.warning(
+        message = (
             "%s has prompts, but none for queries or passages (%s), so texts get none; trainings have the"
-            " settings query_prompt and passage_prompt",
-            folder.name,
-            f"{', '.join(named):.80}",
+            " settings query_prompt and passage_prompt"
         )
+        warn_once(log, folder, message, f"{', '.join(named):.80}")
     return SentenceFolder(
         transformer=modules[0].folder,
         pooling=_pooling(modules[1]),

@@ -38,6 +38,7 @@ from hardneg.models.pooling import Pooling, pool
 from hardneg.models.pretrained import check_code, quiet, read_tokenizer, read_transformer
 from hardneg.models.remembered import PlainTokenizer, recall, remember
 from hardneg.models.source import ModelSource
+from hardneg.models.warned import warn_once
 from hardneg.process.hardware import Precision
 from hardneg.records import TokenBatch
 from hardneg.storage.artifacts import Draft, canonical_json, publish
@@ -195,7 +196,9 @@ def read_tower(folder: Path, source: ModelSource, *, recalled: Path | None = Non
     aligned(transformer)
     tokenizer = read_tokenizer(folder)
     if tokenizer.truncation_side != "right":
-        log.warning("%s: its tokenizer cuts long texts at their beginning; here they are cut at their end", folder)
+        warn_once(
+            log, folder, "%s: its tokenizer cuts long texts at their beginning; here they are cut at their end"
+        )
     tower = Tower(transformer, tokenizer, code=check_code(folder))
     if recalled is not None:
         remember(folder, tower.transformer, tower.pretrained_tokenizer, source, recalled)
