@@ -104,6 +104,7 @@ class Ours:
         from hardneg.api.recipes import train
 
         horizon = max(1, int(steps / stage.schedules))
+        settings = {"learning_rate": point.rate, **stage.settings}
         batch = {} if self.order.get("batch") is None else {"queries_per_step": self.order["batch"]}
         results = train(
             stage.recipe,
@@ -122,10 +123,10 @@ class Ours:
             precision=self.order["precision"],
             device=self.order["device"],
             **self._judged(stage),
-            **{"learning_rate": point.rate, **stage.settings},
+            **settings,
             **batch,
         )
-        rate = results.get("tried", {}).get("learning_rate", point.rate)
+        rate = results.get("tried", {}).get("learning_rate", settings["learning_rate"])
         grows = "mine_passages" in stage.settings
         return {"kept": results["kept"], "timing": timing_of(out), "grows": grows, "rate": rate}
 

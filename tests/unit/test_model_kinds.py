@@ -118,7 +118,8 @@ def published(bert, tmp_path, sentence_transformers):
     def folder(limit, similarity):
         modules = sentence_transformers.models
         words = modules.Transformer(str(bert), max_seq_length=limit)
-        pooling = modules.Pooling(words.get_embedding_dimension(), "mean")
+        width = json.loads((bert / "config.json").read_text())["hidden_size"]
+        pooling = modules.Pooling(width, "mean")
         model = sentence_transformers.SentenceTransformer(
             modules=[words, pooling], device="cpu", similarity_fn_name=similarity
         )
@@ -176,7 +177,10 @@ def test_a_rotary_kind_in_bfloat16_has_about_the_vectors_of_float32(name, bert, 
     if not hasattr(transformers, f"{kind}Config"):
         pytest.skip("this version of transformers does not have it")
     folder = shutil.copytree(bert, tmp_path / "model")
-    getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**shape)).save_pretrained(folder)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**shape))
+    model.save_pretrained(folder)
     encoder = load_encoder(str(folder), pooling="mean", normalize=True)
     tokens = tokens_of(encoder, "passage", tmp_path)
     with encoder.inference():

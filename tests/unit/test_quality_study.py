@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hardneg.api import recipes
 from worlds.tiny_world import tiny_collection
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -355,6 +356,28 @@ def test_the_pace_run_tries_no_rates(quality, tmp_path, monkeypatch):
         ({"learning_rate": list(rule.RATES)}, 1.25),
     ]
     assert ours.paced(ours.CONTENDERS["hardneg-tele"][0]) == ours.CONTENDERS["hardneg-tele"][0]
+
+
+@pytest.mark.parametrize(
+    ("contender", "tried", "rate"),
+    [
+        ("hardneg-warmup", {}, 3e-5),
+        ("hardneg-warmup-5e-5", {}, 5e-5),
+        ("hardneg-rates", {"learning_rate": 1e-4}, 1e-4),
+    ],
+)
+def test_the_rate_that_is_kept_is_that_of_the_training(quality, tmp_path, monkeypatch, contender, tried, rate):
+    """The grid's, the contender's own, or the one that its trials chose."""
+    ours, rule, clock, given = quality("ours"), quality("rule"), quality("clock"), []
+    order = {"contender": contender, "folder": str(tmp_path), "threads": 1, "data": "D", "seed": 1}
+    order |= {"precision": "float32", "device": "cpu", "dev_passages": 6}
+    one = ours.Ours(order, clock.Clock(0.0, 60.0, tmp_path))
+    results = {"kept": {}} | ({"tried": tried} if tried else {})
+    monkeypatch.setattr(recipes, "train", lambda *_, **told: given.append(told) or results)
+    monkeypatch.setattr(ours, "timing_of", lambda out: [])
+    found = one._stage(ours.CONTENDERS[contender][0], "B", tmp_path, rule.Point(3e-5, 20.0), 50, 2)
+    assert found["rate"] == rate
+    assert given[0]["learning_rate"] == (list(rule.RATES) if tried else rate)
 
 
 def test_a_later_stage_begins_with_the_best_of_the_one_before(quality):
