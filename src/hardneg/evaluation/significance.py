@@ -94,10 +94,13 @@ def bootstrap_interval(
     values: Float64, *, level: float = 0.95, samples: int = 10_000, seed: int
 ) -> tuple[float, float]:
     """Percentile bootstrap interval (low, high) of the mean of ``values`` [Q] or differences, over queries."""
-    means = np.empty(samples)
+    values, means = np.asarray(values, np.float64), np.empty(samples)
     done, many = 0, len(values) * samples > _KEPT
+    taken = np.empty((max(1, _BLOCK // len(values)), len(values)))  # one piece of memory for all blocks
     for drawn in (_draws if many else _kept_draws)(seed, len(values), samples):
-        means[done : done + len(drawn)] = values.take(drawn).mean(axis=1)
+        some = taken[: len(drawn)]
+        values.take(drawn, out=some, mode="clip")  # the places are in range, and "raise" would copy
+        means[done : done + len(drawn)] = some.mean(axis=1)
         done += len(drawn)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
@@ -114,5 +117,5 @@ def _draws(seed: int, n: int, samples: int) -> Iterator[NDArray[np.integer]]:
 
 @lru_cache(maxsize=1)
 def _kept_draws(seed: int, n: int, samples: int) -> list[NDArray[np.integer]]:
-    """The same, kept for other values of as many queries: to draw takes eight times as long as to use."""
+    """The same, kept for other values of as many queries: to draw takes several times as long as to use."""
     return [block.astype(np.uint32) for block in _draws(seed, n, samples)]
