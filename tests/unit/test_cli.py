@@ -366,7 +366,7 @@ def test_every_option_of_mining_is_passed_on(hardneg, monkeypatch, process, tmp_
     monkeypatch.setattr(pools, "mine", lambda *args, **named: seen.update(named, args=args))
     monkeypatch.setattr(inspection, "pool_stats", lambda pool: {"queries": 1})
     texts = {"passage-model": "pm", "split": "dev", "device": "cpu", "cache": "c", "previous": "p", "file": "f"}
-    texts |= {"prompts": "e5", "judgements": "j", "filter-by": "r"}
+    texts |= {"prompts": "e5", "query-prompt": "q: ", "passage-prompt": "", "judgements": "j", "filter-by": "r"}
     numbers = {"depth": 7, "count": 3, "alpha": 0.25, "beta": 0.75, "seed": 9}
     numbers |= {"query-length": 33, "passage-length": 44}
     filters = {"rank-from": 2, "rank-to": 5, "max-score": 1.5, "absolute-margin": 0.5, "relative-margin": 0.25}
@@ -409,6 +409,7 @@ def test_how_a_model_is_read_is_passed_on(hardneg, monkeypatch, process, command
 
     monkeypatch.setattr(f"hardneg.api.{module}.{function}", stands_in)
     read = {"passage-model": "pm", "prompts": "e5", "query-length": 33, "passage-length": 44, "allow-bin": True}
+    read |= {"query-prompt": "q: ", "passage-prompt": ""}
     status, _, err = hardneg(*command.split(), *written(read), "--allow-code", "abc")
     assert (status, err) == (2, "NO_MODEL: this is far enough; go back\n")
     expected = {name.replace("-", "_"): value for name, value in read.items()}

@@ -9,6 +9,7 @@ import huggingface_hub
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import save_file
 
 import hardneg as hn
@@ -195,6 +196,84 @@ def test_a_type_that_is_known_runs_flat_only_with_transformers_own_code(collecti
     batch = TokenBatch(np.array([2, 7, 8, 3, 2, 9, 3], np.int32), np.array([0, 4, 7], np.int64))
     with own.inference(), known.inference():
         torch.testing.assert_close(own.encode(batch, "query"), known.encode(batch, "query"))
+
+
+# ---------------------------------------------------------------- types that transformers has taken over
+
+ELSEWHERE = "nomic-ai/nomic-bert-2048--modeling_hf_nomic_bert.NomicBertModel"
+TAKEN_OVER = [("NomicBert", "nomic_bert", ELSEWHERE), ("EuroBert", "eurobert", "modeling_eurobert.EuroBertModel")]
+
+
+@pytest.fixture(params=TAKEN_OVER, ids=[kind for _, kind, _ in TAKEN_OVER])
+def taken_over(request, collection, tmp_path):
+    """The folder of a model that names code of its own, as it was published, and the same without the name."""
+    name, _, reference = request.param
+    if not hasattr(transformers, f"{name}Config"):
+        pytest.skip("this version of transformers does not know the type")
+    folder = Path(tiny_model(tmp_path / "model", collection))
+    vocabulary = len(json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"])
+    marks = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "mask_token_id"), 0)
+    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    config = getattr(transformers, f"{name}Config")(
+        vocab_size=vocabulary, max_position_embeddings=64, num_key_value_heads=2, **shape, **marks
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        getattr(transformers, f"{name}Model")(config).save_pretrained(folder)
+    plain = tmp_path / "plain"
+    shutil.copytree(folder, plain)
+    change_config(folder, auto_map={"AutoModel": reference})
+    return folder, plain
+
+
+def change_config(folder, *removed, **changed):
+    config = json.loads((folder / "config.json").read_text()) | changed
+    kept = {name: value for name, value in config.items() if name not in removed}
+    (folder / "config.json").write_text(json.dumps(kept))
+
+
+def test_a_type_that_transformers_took_over_needs_no_code(taken_over, tmp_path):
+    folder, plain = taken_over
+    encoder = load_encoder(folder)
+    assert encoder.code == []
+    assert encoder.digest() == load_encoder(plain).digest()
+    hn.allow_code(COMMIT)  # that of another model
+    assert load_encoder(folder).code == []
+    save_encoder(encoder, tmp_path / "saved")
+    saved = json.loads((tmp_path / "saved/config.json").read_text())
+    assert "auto_map" not in saved
+    assert load_encoder(tmp_path / "saved").digest() == encoder.digest()
+
+
+def test_names_that_transformers_would_pass_over_are_not_read_without_the_code(taken_over):
+    folder, _ = taken_over
+    change_config(folder, "hidden_size", n_embd=16)  # an older form, which means transformers' own defaults
+    with pytest.raises(TrustError, match="REMOTE_CODE"):
+        load_encoder(folder)
+
+
+def test_a_transformers_that_lacks_the_type_needs_the_code(taken_over, monkeypatch):
+    from transformers.models.auto import configuration_auto
+
+    monkeypatch.setattr(configuration_auto, "CONFIG_MAPPING_NAMES", {})
+    with pytest.raises(TrustError, match="REMOTE_CODE"):
+        load_encoder(taken_over[0])
+
+
+@pytest.mark.parametrize("taken_over", TAKEN_OVER[1:], ids=["eurobert"], indirect=True)
+def test_code_of_such_a_type_that_was_allowed_runs(taken_over, monkeypatch):
+    folder, _ = taken_over
+    name = json.loads((folder / "config.json").read_text())["architectures"][0]
+    change_config(folder, auto_map={"AutoModel": "modeling_own.Own"})
+    (folder / "modeling_own.py").write_text(f"from transformers import {name}\nclass Own({name}):\n    pass\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(code, "NATIVE", ())
+        digest = digest_asked_for(folder)
+    assert load_encoder(folder).code == []
+    hn.allow_code(digest)
+    encoder = load_encoder(folder)
+    assert encoder.code == [digest]
+    assert type(encoder.tower("query").transformer).__name__ == "Own"
 
 
 # ---------------------------------------------------------------- the hub

@@ -96,8 +96,9 @@ def audit(
     most : pairs to return and to write.
     out : write the pairs as a table, tab-separated with texts, replacing what is there.
     page : write a page to look at the pairs and label them by keyboard, replacing what is there.
-    reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_length``, ``passage_length``, ``device``: how
-        ``model`` is read, see :class:`~hardneg.api.inputs.Reading`.
+    reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_prompt``, ``passage_prompt``,
+        ``query_length``, ``passage_length``, ``device``: how ``model`` is read, see
+        :class:`~hardneg.api.inputs.Reading`.
 
     Returns
     -------

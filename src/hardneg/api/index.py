@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hardneg.api.inputs import Data, Place, cache_at, check_new, check_read, collection_of, source_at
+from hardneg.api.inputs import Data, Place, Reading, cache_at, check_new, check_read, collection_of, source_at
 from hardneg.arguments import checked
 from hardneg.data.training_data import named_split
 from hardneg.errors import SettingsError
@@ -23,6 +23,8 @@ def index(
     passage_model: Place | None = None,
     allow_bin: bool = False,
     prompts: str | None = None,
+    query_prompt: str | None = None,
+    passage_prompt: str | None = None,
     query_length: int | None = None,
     passage_length: int | None = None,
     cache: Place | None = None,
@@ -34,7 +36,8 @@ def index(
     Parameters
     ----------
     kind : ``flat``, ``ivf``, ``hnsw``, ``pq`` or ``ivfpq``.
-    data, split, model, passage_model, allow_bin, prompts, query_length, passage_length, cache, device :
+    data, split, model, passage_model, allow_bin, prompts, query_prompt, passage_prompt, query_length,
+    passage_length, cache, device :
         queries to measure recall with, and the model that encodes them; without ``data``, passages drawn from
         the embeddings are the queries.
     options : options of the kind; see :func:`hardneg.search.ann_building.build_index`.
@@ -53,8 +56,17 @@ def index(
     if (data is None) != (model is None):
         what = "queries to measure recall with need a collection and a model"
         raise SettingsError("NO_MODEL" if model is None else "NO_DATA", what, "give both, or neither")
-    read = {"passage_model": passage_model, "prompts": prompts}
-    check_read(model, read | {"query_length": query_length, "passage_length": passage_length})
+    read = Reading(
+        passage_model=passage_model,
+        allow_bin=allow_bin,
+        prompts=prompts,
+        query_prompt=query_prompt,
+        passage_prompt=passage_prompt,
+        query_length=query_length,
+        passage_length=passage_length,
+        device=device,
+    )
+    check_read(model, read)
     from hardneg.search.ann_building import build_index, choose
     from hardneg.search.embedding_store import Embeddings
 
@@ -68,15 +80,7 @@ def index(
 
         collection = collection_of(data, cache)
         rows = named_split(collection, split, "--split").query_rows
-        source = source_at(
-            model,
-            passage_model,
-            allow_bin=allow_bin,
-            device=device,
-            prompts=prompts,
-            query_length=query_length,
-            passage_length=passage_length,
-        )
+        source = source_at(model, **read)
         retriever = retriever_for(source, collection, cache_at(cache), embeddings=embeddings)
         opened = retriever.passages
         queries = torch.from_numpy(retriever.queries.rows(rows))

@@ -54,14 +54,17 @@ class Reading(TypedDict, total=False):
     ----------
     passage_model : the model that encodes passages, if it is not the one that encodes queries.
     allow_bin, prompts : see :func:`~hardneg.models.loading.load_encoder`.
+    query_prompt, passage_prompt : texts that come before each query and each passage, in place of the model's own.
     query_length, passage_length : lengths in tokens at which texts are cut, in place of the model's own. To search
-        embeddings, give the lengths that they were made with.
+        embeddings, give the prompt and the length that they were made with.
     device : ``cpu``, ``cuda``, ``cuda:1``, ...; by default CUDA if there is a device, else the CPU.
     """
 
     passage_model: Place | None
     allow_bin: bool
     prompts: str | None
+    query_prompt: str | None
+    passage_prompt: str | None
     query_length: int | None
     passage_length: int | None
     device: str | None
@@ -309,7 +312,8 @@ def is_part(file: Path) -> bool:
         return False
 
 
-OF_MODELS = ("passage_model", "prompts", "query_length", "passage_length")  # how a bi-encoder is read
+PROMPTS = ("prompts", "query_prompt", "passage_prompt")
+OF_MODELS = ("passage_model", *PROMPTS, "query_length", "passage_length")  # how a bi-encoder is read
 
 
 def check_read(model: Place | None, reading: Mapping[str, Any]) -> None:

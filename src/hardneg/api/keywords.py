@@ -62,8 +62,8 @@ class Keywords(Options, total=False):
     """What stands between title and text: a separator token (`sep`) or a `space`."""
     use_titles: bool | None
     """Whether a passage's title stands before its text."""
-    prompts: Literal["e5", "bge", "gte"] | None
-    """Prompts and lengths of a family of models: `e5`, `bge`, `gte`."""
+    prompts: Literal["e5", "bge", "gte", "nomic"] | None
+    """Prompts and lengths of a family of models: `e5`, `bge`, `gte`, `nomic`."""
     query_prompt: str | None
     """Text put before every query."""
     passage_prompt: str | None

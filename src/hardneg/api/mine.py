@@ -96,8 +96,9 @@ def mine(
         an answer is never a negative. ``hardneg.data.training_data.Labels`` holds more choices.
     judgements : a file of people's judgements, as the audit's page saves it. Passages labelled relevant are not
         mined as negatives, and passages labelled positive are positives.
-    reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_length``, ``passage_length``, ``device``: how
-        the model is read, see :class:`~hardneg.api.inputs.Reading`.
+    reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_prompt``, ``passage_prompt``,
+        ``query_length``, ``passage_length``, ``device``: how the model is read, see
+        :class:`~hardneg.api.inputs.Reading`.
 
     Raises
     ------

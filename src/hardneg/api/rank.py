@@ -12,6 +12,7 @@ import numpy as np
 
 from hardneg.api.evaluate import check_overlap, experiments_of, named, opened_run
 from hardneg.api.inputs import (
+    PROMPTS,
     AnyRun,
     Data,
     Place,
@@ -332,8 +333,9 @@ def rerank(
     k : how many hits of each query are re-ranked.
     embeddings : for a bi-encoder: the corpus as :func:`~hardneg.api.search.encode` embedded it. By default the
         embeddings in the cache are used, and made if they are not there.
-    reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_length``, ``passage_length``, ``device``: how
-        the model is read, see :class:`~hardneg.api.inputs.Reading`.
+    reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_prompt``, ``passage_prompt``,
+        ``query_length``, ``passage_length``, ``device``: how the model is read, see
+        :class:`~hardneg.api.inputs.Reading`.
 
     Returns
     -------
@@ -391,7 +393,7 @@ def open_scorer(
         from hardneg.search.rerank import RetrieverScorer
 
         return RetrieverScorer(retriever_for(source, collection, cache, embeddings=embeddings))
-    if embeddings is not None or source.prompts is not None:
+    if embeddings is not None or any(getattr(source, name) is not None for name in PROMPTS):
         what = "embeddings or prompts are given, and the ranker is a cross-encoder, which has none"
         raise SettingsError("BAD_SETTING", what, "leave them out")
     return ranker_scorer(ranker, collection, cache)

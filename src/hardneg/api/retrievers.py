@@ -39,8 +39,9 @@ def open_retriever(
     embeddings : the corpus as :func:`encode` embedded it with this model; by default the embeddings in the cache
         are used, and made if they are not there.
     index : search this index instead, which :func:`index` built over this model's embeddings.
-    reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_length``, ``passage_length``, ``device``: how
-        the model is read, see :class:`~hardneg.api.inputs.Reading`.
+    reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_prompt``, ``passage_prompt``,
+        ``query_length``, ``passage_length``, ``device``: how the model is read, see
+        :class:`~hardneg.api.inputs.Reading`.
 
     Raises
     ------

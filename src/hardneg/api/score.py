@@ -60,8 +60,9 @@ def score(
     filters : keep only the negatives within these bounds on the scores; ranks cannot be bounded here.
     embeddings : for a bi-encoder: the corpus as :func:`~hardneg.api.search.encode` embedded it. By default the
         embeddings in the cache are used, and made if they are not there.
-    reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_length``, ``passage_length``, ``device``: how
-        the model is read, see :class:`~hardneg.api.inputs.Reading`.
+    reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_prompt``, ``passage_prompt``,
+        ``query_length``, ``passage_length``, ``device``: how the model is read, see
+        :class:`~hardneg.api.inputs.Reading`.
 
     Raises
     ------

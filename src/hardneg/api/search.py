@@ -62,8 +62,9 @@ def encode(
     shard : ``i/n``: this process makes every n-th shard from the i-th; the last to finish joins them. Without
         it, all of them (under ``torchrun``, those of this rank).
     token_budget : tokens of a batch.
-    reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_length``, ``passage_length``, ``device``: how
-        the model is read, see :class:`~hardneg.api.inputs.Reading`.
+    reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_prompt``, ``passage_prompt``,
+        ``query_length``, ``passage_length``, ``device``: how the model is read, see
+        :class:`~hardneg.api.inputs.Reading`.
 
     Returns
     -------
@@ -141,8 +142,9 @@ def search_split(
         are used, and made if they are not there.
     index : search this index instead, which :func:`index` built over this model's embeddings.
     language : the language by which BM25 splits texts into terms; by default the collection's.
-    reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_length``, ``passage_length``, ``device``: how
-        the model is read, see :class:`~hardneg.api.inputs.Reading`.
+    reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_prompt``, ``passage_prompt``,
+        ``query_length``, ``passage_length``, ``device``: how the model is read, see
+        :class:`~hardneg.api.inputs.Reading`.
     k : the number of hits of a query; all passages if there are fewer than ``k``.
     rerank_by, rerank_k : a model that re-ranks so many first hits of each query, 100 by default
         (:func:`hardneg.rerank`); of ``reading``, only ``device`` and ``allow_bin`` apply to it.

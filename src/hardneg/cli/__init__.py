@@ -39,6 +39,7 @@ ESCAPED = "escaped"  # the name by which streams know :func:`escaped`
 ANYWHERE = QUIET | {"--debug"}  # options that stand anywhere
 CODE = re.compile(r"(?<![A-Za-z_])([A-Z][A-Z_]+)(?=: )")  # of a fault
 POOL_BEFORE = "n_negatives"  # an option that took a pool in earlier versions
+MAY_BE_EMPTY = frozenset({"--query", "--query-prompt", "--passage-prompt"})
 OPTION_ALONE = re.compile(r"--[a-z][\w-]*=")  # an option with nothing after the =
 HOME = re.compile(r"(--[a-z][\w-]*=)(~(?:/.*)?)")  # an option whose value lies in the home folder
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")  # torch's words for it
@@ -120,12 +121,12 @@ def commands(app: typer.Typer) -> Callable[..., Any]:
 def without_value(words: Sequence[str]) -> str:
     """The first option with an empty value, such as an unset variable of the shell; "" if there is none.
 
-    Typer would take an empty path for the current folder. ``--query`` is left out, because a blank query has a
-    fault of its own.
+    Typer would take an empty path for the current folder. :data:`MAY_BE_EMPTY` are left out: a blank query has a
+    fault of its own, and an empty prompt means that texts get none.
     """
     flags = (flag for flag, value in pairwise([*words, "x"]) if value == "" and flag.startswith("--"))
     joined = (word[:-1] for word in words if OPTION_ALONE.fullmatch(word))
-    return next((flag for flag in (*flags, *joined) if flag != "--query"), "")
+    return next((flag for flag in (*flags, *joined) if flag not in MAY_BE_EMPTY), "")
 
 
 def in_home_folder(word: str) -> str:

@@ -58,7 +58,28 @@ AllowCode = Annotated[
 PromptsOption = Annotated[
     str | None,
     option(
-        "--prompts", help="Use the prompts and lengths of a model family.", metavar="e5|bge|gte", panel="Model"
+        "--prompts",
+        help="Use the prompts and lengths of a model family.",
+        metavar="e5|bge|gte|nomic",
+        panel="Model",
+    ),
+]
+QueryPrompt = Annotated[
+    str | None,
+    option(
+        "--query-prompt",
+        help="Text before every query (default: the model's own).",
+        metavar="TEXT",
+        panel="Model",
+    ),
+]
+PassagePrompt = Annotated[
+    str | None,
+    option(
+        "--passage-prompt",
+        help="Text before every passage (default: the model's own).",
+        metavar="TEXT",
+        panel="Model",
     ),
 ]
 QueryLength = Annotated[
@@ -236,6 +257,8 @@ def model_options(
     allow_bin: AllowBin = False,
     allow_code: AllowCode = None,
     prompts: PromptsOption = None,
+    query_prompt: QueryPrompt = None,
+    passage_prompt: PassagePrompt = None,
     query_length: QueryLength = None,
     passage_length: PassageLength = None,
 ) -> None:

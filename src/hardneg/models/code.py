@@ -11,6 +11,10 @@ from hardneg.arguments import checked
 from hardneg.errors import SettingsError, TrustError
 from hardneg.storage.artifacts import digest_file, digest_json
 
+NATIVE = (
+    "eurobert",
+    "nomic_bert",
+)  # types that transformers took over from code of the models' own, with equal vectors
 LOADED = ("AutoConfig", "AutoModel", "AutoTokenizer")  # what transformers may look up in an auto_map here
 REFERENCE = re.compile(r"\w+\.\w+")  # a class of a module that lies beside the settings
 COMMIT, DIGEST = re.compile(r"[0-9a-f]{40}"), re.compile(r"[0-9a-f]{64}")
@@ -48,7 +52,9 @@ def allowed_commits() -> list[str]:
 
 
 def check_code(folder: Path, settings: dict[Path, Any]) -> str | None:
-    """The digest of the code that a model brings and may run; None where it brings none.
+    """The digest of the code that a model brings and may run; None where it brings none, or none is needed.
+
+    Where nobody allowed the code of a type that transformers has taken over, transformers' own classes are used.
 
     Parameters
     ----------
@@ -61,14 +67,32 @@ def check_code(folder: Path, settings: dict[Path, Any]) -> str | None:
     asking = [file for file, content in settings.items() if isinstance(content, dict) and "auto_map" in content]
     if not asking:
         return None
-    commit = commit_of(folder)
+    commit, native = commit_of(folder), all(is_native(settings[file]) for file in asking)
+    if native and not _allowed:
+        return None
     if commit and not _allowed:  # the hub was not asked for code
         raise refusal(asking[0], commit)
-    digest = digest_json({file.name: digest_file(file) for file in sorted(set(files_of(folder, settings)))})
-    if not {commit, digest} & _allowed:
-        raise refusal(asking[0], commit or digest)
+    try:
+        digest = digest_json({file.name: digest_file(file) for file in sorted(set(files_of(folder, settings)))})
+        if not {commit, digest} & _allowed:
+            raise refusal(asking[0], commit or digest)
+    except TrustError:
+        if native:
+            return None
+        raise
     _allowed.add(digest)
     return digest
+
+
+def is_native(config: dict[str, Any]) -> bool:
+    """Whether the installed transformers can read a model without its code, as a model of one of :data:`NATIVE`.
+
+    The settings must have the names that transformers gives them, or it would read its own defaults instead.
+    """
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    kind = config.get("model_type")
+    return kind in NATIVE and kind in CONFIG_MAPPING_NAMES and "hidden_size" in config
 
 
 def refusal(path: Path, revision: str) -> TrustError:

@@ -72,7 +72,7 @@ def load_encoder(
     model : a folder (ours, sentence-transformers', Hugging Face's), ``package:NAME``, or a name on the hub.
     passage_model : a second one for the passages: the encoder is untied.
     allow_bin : read ``.bin`` weights, with torch's restricted loader.
-    prompts : a family (``e5``, ``bge``, ``gte``) whose prompts and lengths to take; few folders say them.
+    prompts : a family whose prompts and lengths to take (``e5``, ``bge``, ``gte``, ``nomic``).
     overrides : fields of :class:`EncoderSettings` to set otherwise than the folder, or ``prompts``, says.
 
     Raises
@@ -155,11 +155,11 @@ def read_model(source: ModelSource, *, recalled: Path | None = None) -> Pretrain
         _verify(folders[0])
         folders = [folders[0] / QUERY, folders[0] / PASSAGE]
     parts = [_read(folder, source, recalled) for folder in folders]
-    return PretrainedModel(parts, source.lengths, device, source.prompts)
+    return PretrainedModel(parts, source.told, device, source.prompts)
 
 
 def family_of(prompts: str | None) -> dict[str, Any]:
-    """The prompts and lengths of a family (``e5``, ``bge``, ``gte``), by the names of encoder settings."""
+    """The prompts and lengths of a family, by the names of encoder settings."""
     return {} if prompts is None else read_preset("prompts", prompts)
 
 

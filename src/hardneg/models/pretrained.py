@@ -301,6 +301,8 @@ def read_transformer(folder: Path, source: ModelSource) -> tuple[PreTrainedModel
                 output_loading_info=True,
                 **pooler,
             )
+    if not own:
+        model.config.__dict__.pop("auto_map", None)  # code that was not run is not asked for by the saved model
     if missing := sorted(report["missing_keys"]):
         what = f"{len(missing)} weights are missing, first {missing[0]}"
         raise InputError("MISSING_WEIGHTS", what, "get the model folder again", path=weights)

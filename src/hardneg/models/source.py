@@ -27,6 +27,7 @@ class ModelSource:
     filter_by, teacher : frozen models that score pairs, bi-encoders or cross-encoders. The bounds on mined
         negatives compare the scores of ``filter_by``; ``teacher`` is distilled.
     prompts : a family whose prompts and lengths to take; in training, the settings name it.
+    query_prompt, passage_prompt : texts to put before queries and passages, in place of the model's own prompts.
     query_length, passage_length : tokens to cut at, in place of the model's own.
     allow_bin : read ``.bin`` weights, with torch's restricted loader.
     allow_code : revisions at which models may run their own code; by default, those that this process allows.
@@ -39,6 +40,8 @@ class ModelSource:
     filter_by: str | None = None
     teacher: str | None = None
     prompts: str | None = None
+    query_prompt: str | None = None
+    passage_prompt: str | None = None
     query_length: int | None = None
     passage_length: int | None = None
     allow_bin: bool = False
@@ -72,15 +75,14 @@ class ModelSource:
         return pick_device(self.device)
 
     @property
-    def lengths(self) -> dict[str, Any]:
-        """The lengths that replace the model's own, by the names of encoder settings.
+    def told(self) -> dict[str, Any]:
+        """The prompts and lengths that replace the model's own, by the names of encoder settings.
 
         The length of queries also holds in search.
         """
-        lengths: dict[str, Any] = {}
-        if self.query_length is not None:
-            lengths |= {"query_length": self.query_length, "search_query_length": None}
-        return lengths if self.passage_length is None else lengths | {"passage_length": self.passage_length}
+        names = ("query_prompt", "passage_prompt", "query_length", "passage_length")
+        told = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return told | {"search_query_length": None} if "query_length" in told else told
 
     @property
     def tokenizing(self) -> ModelSource:

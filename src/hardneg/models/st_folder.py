@@ -93,10 +93,11 @@ def read_st_folder(folder: Path, source: ModelSource) -> SentenceFolder:
     settings = _transformer_settings(modules[0].folder)
     prompts, similarity = _prompts(folder)
     named = [name for name, prompt in prompts.items() if prompt]
-    if named and not {"query", *PASSAGE_PROMPTS} & {*named}:
+    given = any(value is not None for value in (source.prompts, source.query_prompt, source.passage_prompt))
+    if named and not given and not {"query", *PASSAGE_PROMPTS} & {*named}:
         message = (
-            "%s has prompts, but none for queries or passages (%s), so texts get none; trainings have the"
-            " settings query_prompt and passage_prompt"
+            "%s has prompts, but none for queries or passages (%s), so texts get none; give query_prompt and"
+            " passage_prompt"
         )
         warn_once(log, folder, message, f"{', '.join(named):.80}")
     return SentenceFolder(

@@ -327,7 +327,7 @@ MEANINGS: dict[str, Meaning] = {
     "normalize": Meaning("Whether vectors get length 1, so that scores are cosines."),
     "dim": Meaning("Vectors are cut to this many dimensions. None: whole.", "dimensions"),
     "scale": Meaning("Scores are multiplied by it in the loss: 1 / temperature.", "factor"),
-    "prompts": Meaning("Prompts and lengths of a family of models: `e5`, `bge`, `gte`."),
+    "prompts": Meaning("Prompts and lengths of a family of models: `e5`, `bge`, `gte`, `nomic`."),
     "query_prompt": Meaning("Text put before every query.", "text"),
     "passage_prompt": Meaning("Text put before every passage.", "text"),
     "query_length": Meaning("Queries are cut after so many tokens, special ones included.", "tokens"),

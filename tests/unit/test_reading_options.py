@@ -1,4 +1,4 @@
-"""Lengths that are given to search, encode, mine and index in place of the model's own, and in plans."""
+"""Lengths and prompts that commands get in place of the model's own, and lengths in plans."""
 
 import json
 
@@ -8,7 +8,9 @@ import pytest
 import hardneg as hn
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.models.loading import load_encoder
+from hardneg.models.rankers import new_ranker, save_ranker
 from hardneg.models.saving import save_encoder
+from hardneg.models.source import ModelSource
 from hardneg.storage.artifacts import read_manifest
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
@@ -40,6 +42,56 @@ def test_a_search_at_given_lengths_is_that_of_a_model_of_such_lengths(world, tmp
     ]
     hits = hn.search_text(collection, text, model=model, **SHORT, **given)
     assert hits[0]["passage_id"] == lines(tmp_path / "short.trec")[0].split()[2]
+
+
+def test_given_prompts_are_those_of_a_model_that_has_them(world, tmp_path):
+    """A family's prompts give way to those that are given, also to an empty one."""
+    collection, model, _ = world
+    prompts = {"query_prompt": "find ", "passage_prompt": "read "}
+    save_encoder(load_encoder(model, **prompts), tmp_path / "model")
+    given = {"device": "cpu", "cache": tmp_path / "cache"}
+    options = {
+        "own": {},
+        "both": prompts,
+        "saved": {"model": tmp_path / "model"},
+        "query": {"query_prompt": "find "},
+    }
+    options["family"] = {"prompts": "e5", **SHORT, **prompts}
+    options["short"] = {**SHORT, **prompts}
+    options["none"] = {"model": tmp_path / "model", "query_prompt": "", "passage_prompt": ""}
+    runs = {}
+    for name, chosen in options.items():
+        hn.search_split(collection, tmp_path / name, k=10, **{"model": model, **given, **chosen})
+        runs[name] = lines(tmp_path / name)
+    assert runs["both"] == runs["saved"]
+    assert runs["family"] == runs["short"]
+    assert runs["none"] == runs["own"]
+    assert len({tuple(run) for run in (runs["own"], runs["query"], runs["both"], runs["short"])}) == 4
+
+
+def test_embeddings_are_searched_with_the_prompt_they_were_made_with(world, tmp_path):
+    collection, model, _ = world
+    given = {"device": "cpu", "cache": tmp_path / "cache"}
+    hn.encode(collection, model, tmp_path / "emb", passage_prompt="read ", **given)
+    search = {"model": model, "embeddings": tmp_path / "emb", "k": 10, **given}
+    with pytest.raises(ArtifactError, match=r"OTHER_TEXTS: .*with the lengths and prompts that you search with"):
+        hn.search_split(collection, tmp_path / "a", **search)
+    hn.search_split(collection, tmp_path / "a", passage_prompt="read ", **search)
+    hn.search_split(collection, tmp_path / "b", model=model, passage_prompt="read ", k=10, **given)
+    assert lines(tmp_path / "a") == lines(tmp_path / "b")
+
+
+def test_a_cross_encoder_has_no_prompts(world, tmp_path):
+    collection, model, _ = world
+    save_ranker(new_ranker(ModelSource(model, device="cpu"), seed=1), tmp_path / "ranker")
+    given = {"device": "cpu", "cache": tmp_path / "cache"}
+    hn.search_split(collection, tmp_path / "run", model=model, k=5, **given)
+    ranking = {"data": collection, "ranker": tmp_path / "ranker", **given}
+    with pytest.raises(
+        SettingsError, match="BAD_SETTING: embeddings or prompts are given, and the ranker is a cr"
+    ):
+        hn.rerank(tmp_path / "run", tmp_path / "out", query_prompt="find ", **ranking)
+    hn.rerank(tmp_path / "run", tmp_path / "out", **ranking)
 
 
 def test_embeddings_are_searched_at_the_length_they_were_made_at(world, tmp_path):
