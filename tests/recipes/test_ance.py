@@ -112,6 +112,7 @@ def test_its_last_pool_is_the_newest_version(whole, tmp_path):
         last_pool(tmp_path)
 
 
+@pytest.mark.slow
 def test_training_is_timed_without_what_is_done_between_its_steps(run_states, monkeypatch):
     real = ance.publish_version
 
@@ -410,6 +411,7 @@ def test_waiting_ends_when_the_peer_is_silent_by_our_own_clock(tmp_path):
     assert peers.wait_for_peer(beat, 0.3)(ready, "version 2") == "found"
 
 
+@pytest.mark.slow
 def test_a_heart_beats_only_while_there_is_progress(tmp_path):
     import time
 

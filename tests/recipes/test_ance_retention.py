@@ -41,6 +41,7 @@ def versions_in(path):
     return sorted(folder.name for folder in path.glob("versions/v*"))
 
 
+@pytest.mark.slow
 def test_old_versions_go_and_the_results_stay(train, all_kept, tmp_path):
     path, results = all_kept
     out = tmp_path / "few"
@@ -64,7 +65,7 @@ def test_without_its_checkpoints_it_does_not_wait_for_what_was_deleted(train, tm
         train(out, keep_versions=1, horizon=40, refreshes=5)
 
 
-@pytest.mark.parametrize("at", [5, 6, 8])
+@pytest.mark.parametrize("at", [5, *(pytest.param(at, marks=pytest.mark.slow) for at in (6, 8))])
 def test_interrupted_it_mines_nothing_anew(train, all_kept, tmp_path, at):
     out = tmp_path / "few"
     with power_cut(at):

@@ -213,7 +213,7 @@ MOMENTS = (
 )
 
 
-@pytest.mark.parametrize("recipe", ["ance-tele", "ance"])
+@pytest.mark.parametrize("recipe", [pytest.param("ance-tele", marks=pytest.mark.slow), "ance"])
 def test_a_killed_run_ends_in_the_same_bytes(train, monkeypatch, recipe):
     options = {"measure_every": 1, "keep": "best", "patience": 2, "learning_rate": 1e-2}
     whole, one = train(recipe, "whole", **options)

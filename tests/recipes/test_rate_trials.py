@@ -245,7 +245,9 @@ def unbroken(world, tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize(("place", "name", "count"), MOMENTS)
+@pytest.mark.parametrize(
+    ("place", "name", "count"), [MOMENTS[0], *(pytest.param(*one, marks=pytest.mark.slow) for one in MOMENTS[1:])]
+)
 def test_a_killed_trial_goes_on(train, unbroken, monkeypatch, place, name, count):
     options = {"keep": "best", "measure_every": 2}
     whole, kept = unbroken(**options)
@@ -266,7 +268,7 @@ def test_a_killed_trial_goes_on(train, unbroken, monkeypatch, place, name, count
     assert of_training(other) == kept
 
 
-@pytest.mark.parametrize("step", range(1, 5))
+@pytest.mark.parametrize("step", [1, *(pytest.param(step, marks=pytest.mark.slow) for step in (2, 3, 4))])
 def test_a_kill_in_a_step_of_a_trial_goes_on_there(train, unbroken, monkeypatch, step):
     """Two rates are tried for four steps each, with a checkpoint after every second one."""
     options = {"learning_rate": [RUINOUS, GOOD], "trial_share": 0.5}

@@ -366,6 +366,7 @@ def test_the_list_says_what_is_done_and_what_the_rest_takes(module, told, monkey
     assert lines[-1] == "collection-q30-d6-t8-p90: 2 to do, about 0.0 hours of an old core"
 
 
+@pytest.mark.slow
 def test_the_committed_page_is_what_its_kept_outcomes_say(module, tmp_path):
     pages = STUDIES.parent / "docs/studies"
     kept = [file for name in ("ar2.jsonl", "ar2.jsonl.gz") if (file := pages / name).is_file()]

@@ -27,6 +27,7 @@ def commands():
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["pydocs", "qa:wiki_openqa", "code"])
 def test_the_page_is_what_its_kept_outcomes_say(depth, commands, tmp_path, name):
     kept, page = tmp_path / "depth.jsonl", tmp_path / "depth.md"

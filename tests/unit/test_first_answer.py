@@ -51,6 +51,7 @@ def is_plain(encoder):
     return isinstance(encoder.tower("query").transformer, PlainBert)
 
 
+@pytest.mark.slow
 def test_a_search_loads_no_transformers_where_it_answered_before(world, tmp_path):
     words = ["search", "--data", world.collection.path, "--model", world.model, "--cache", tmp_path / "cache"]
     words += ["--query", "bade bafi"]

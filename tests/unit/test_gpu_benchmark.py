@@ -28,6 +28,7 @@ def run(gpu, folder, *parts):
     return code, json.loads(file.read_text())
 
 
+@pytest.mark.slow
 def test_every_part_runs_and_its_gates_hold(gpu, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)  # importing it takes longer than all the rest
     parts = [name for name in gpu.PARTS if name != "profile"]

@@ -79,6 +79,7 @@ class Mlflow:
         self.logged.append((step, metrics))
 
 
+@pytest.mark.slow
 def test_trackers_are_told_by_the_blocks_of_the_page(trains, monkeypatch, capsys):
     plain, with_wandb, with_mlflow = blocks_of("watch.md")
     run, mlflow = Run(), Mlflow()

@@ -128,7 +128,7 @@ def stores(tmp_path_factory):
     return made
 
 
-@pytest.mark.parametrize("processes", [2, 3, 4])
+@pytest.mark.parametrize("processes", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4))])
 def test_the_hits_are_those_of_one_process(stores, tmp_path, processes, monkeypatch):
     monkeypatch.setattr(parts, "AT_ONCE", 1)
     monkeypatch.setattr(parts, "LEAST_QUERIES", 9)  # several blocks, the last one smaller
@@ -284,6 +284,7 @@ def test_one_that_is_lost_ends_the_search_in_one_line(tmp_path, how, status):
     assert ("MISSING_FILE" in said) == (how != "killed")
 
 
+@pytest.mark.slow
 def test_a_slow_one_is_waited_for(tmp_path):
     store, queries = store_of(tmp_path / "e", vectors(80, 8), 16), torch.from_numpy(vectors(5, 7))
     expected = searched(store, queries, 5)

@@ -405,7 +405,10 @@ def test_a_contender_that_is_named_for_mined_negatives_mines_in_its_last_stage(q
             assert settings.has_negatives(settings.episodes) == ("tele" in name), name
 
 
-@pytest.mark.parametrize("part", ["", "-256", "-bfloat16", "-amx", "-rate", "-trials"])
+KEPT = ["", "-bfloat16", "-amx", "-rate", "-trials"]
+
+
+@pytest.mark.parametrize("part", ["-256", *(pytest.param(part, marks=pytest.mark.slow) for part in KEPT)])
 def test_the_kept_page_is_that_of_the_kept_outcomes(quality, tmp_path, part):
     """What is committed is what the command makes."""
     name = f"quality{part}"

@@ -697,6 +697,7 @@ def own_libraries(monkeypatch):
     return fresh
 
 
+@pytest.mark.slow
 def test_a_report_is_made_without_torch(trained, monkeypatch):
     """It takes longer to import than the report of a small experiment to make."""
     if importlib.util.find_spec("vl_convert"):  # else there are no charts, and no bundle

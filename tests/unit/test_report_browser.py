@@ -19,9 +19,10 @@ playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright drives the browser, and is not installed"
 )
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="there is no chromium here (Debian: apt install chromium)"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here (Debian: apt install chromium)"),
+]
 
 PATIENCE = 180_000  # milliseconds; machines may be busy
 SCRIPT = "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed = 1'>"

@@ -325,6 +325,7 @@ def test_a_run_that_is_not_the_state_s_is_not_kept(study, collection, known):
     assert known().outcomes()["reinit-tele-seed-42"].queries == {}
 
 
+@pytest.mark.slow
 def test_the_page_is_what_its_kept_outcomes_say(harness, ablation, tmp_path):
     """Every interval and p value of the committed page comes from the lines beside it."""
     pages = Path(__file__).resolve().parents[2] / "docs/studies"
