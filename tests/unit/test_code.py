@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import hardneg as hn
 from hardneg.errors import SettingsError, TrustError
@@ -200,17 +200,24 @@ def test_a_type_that_is_known_runs_flat_only_with_transformers_own_code(collecti
 
 # ---------------------------------------------------------------- types that transformers has taken over
 
-ELSEWHERE = "nomic-ai/nomic-bert-2048--modeling_hf_nomic_bert.NomicBertModel"
-TAKEN_OVER = [("NomicBert", "nomic_bert", ELSEWHERE), ("EuroBert", "eurobert", "modeling_eurobert.EuroBertModel")]
+PUBLISHED = {
+    "eurobert": ("EuroBert", "modeling_eurobert.EuroBertModel", {}),
+    "nomic_bert": (
+        "NomicBert",
+        "nomic-ai/nomic-bert-2048--modeling_hf_nomic_bert.NomicBertModel",
+        {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_inner": 24, "prenorm": False, "rotary_emb_base": 1000},
+    ),
+}
 
 
-@pytest.fixture(params=TAKEN_OVER, ids=[kind for _, kind, _ in TAKEN_OVER])
+@pytest.fixture(params=PUBLISHED)
 def taken_over(request, collection, tmp_path):
     """The folder of a model that names code of its own, as it was published, and the same without the name."""
-    name, _, reference = request.param
+    name, reference, older = PUBLISHED[request.param]
     if not hasattr(transformers, f"{name}Config"):
         pytest.skip("this version of transformers does not know the type")
     folder = Path(tiny_model(tmp_path / "model", collection))
+    (folder / "manifest.json").unlink(missing_ok=True)
     vocabulary = len(json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"])
     marks = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "mask_token_id"), 0)
     shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
@@ -220,6 +227,7 @@ def taken_over(request, collection, tmp_path):
     with torch.random.fork_rng():
         torch.manual_seed(3)
         getattr(transformers, f"{name}Model")(config).save_pretrained(folder)
+    change_config(folder, **older)
     plain = tmp_path / "plain"
     shutil.copytree(folder, plain)
     change_config(folder, auto_map={"AutoModel": reference})
@@ -232,11 +240,32 @@ def change_config(folder, *removed, **changed):
     (folder / "config.json").write_text(json.dumps(kept))
 
 
-def test_a_type_that_transformers_took_over_needs_no_code(taken_over, tmp_path):
+def bring_code(folder):
+    """Put code into the folder of a EuroBERT that gives other vectors, and return its digest."""
+    lines = """
+from transformers import EuroBertModel as Theirs
+
+class EuroBertModel(Theirs):
+    def forward(self, *args, **named):
+        out = super().forward(*args, **named)
+        out.last_hidden_state = out.last_hidden_state.flip(-1)
+        return out
+"""
+    (folder / "modeling_eurobert.py").write_text(lines)
+    return code.digest_json({"modeling_eurobert.py": code.digest_file(folder / "modeling_eurobert.py")})
+
+
+ONLY_EUROBERT = pytest.mark.parametrize("taken_over", ["eurobert"], indirect=True)
+ONLY_NOMIC = pytest.mark.parametrize("taken_over", ["nomic_bert"], indirect=True)
+
+
+def test_a_type_that_transformers_took_over_needs_no_code(taken_over, tmp_path, caplog):
     folder, plain = taken_over
     encoder = load_encoder(folder)
     assert encoder.code == []
     assert encoder.digest() == load_encoder(plain).digest()
+    (said,) = [message for message in caplog.messages if "auto_map" in message]
+    assert said.startswith(f"{folder} names code of its own (auto_map), which does not run")
     hn.allow_code(COMMIT)  # that of another model
     assert load_encoder(folder).code == []
     save_encoder(encoder, tmp_path / "saved")
@@ -245,11 +274,92 @@ def test_a_type_that_transformers_took_over_needs_no_code(taken_over, tmp_path):
     assert load_encoder(tmp_path / "saved").digest() == encoder.digest()
 
 
-def test_names_that_transformers_would_pass_over_are_not_read_without_the_code(taken_over):
+@ONLY_EUROBERT
+def test_its_code_runs_where_it_is_allowed_and_then_a_saved_copy_needs_it(taken_over, tmp_path, caplog):
     folder, _ = taken_over
-    change_config(folder, "hidden_size", n_embd=16)  # an older form, which means transformers' own defaults
+    digest = bring_code(folder)
+    stock = load_encoder(folder)
+    assert caplog.messages[-1].endswith(f"; --allow-code {digest} runs it")
+    hn.allow_code(digest)
+    encoder = load_encoder(folder)
+    assert encoder.code == [digest]
+    assert encoder.digest() != stock.digest()
+    save_encoder(encoder, tmp_path / "saved")
+    code._allowed.clear()
+    assert digest_asked_for(tmp_path / "saved") == digest
+    hn.allow_code(digest)
+    assert load_encoder(tmp_path / "saved").digest() == encoder.digest()
+
+
+@ONLY_NOMIC
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"hidden_size": None},
+        {"n_embd": 48},
+        {"n_layer": 1},
+        {"layer_norm_epsilon": 1e-5},
+        {"rotary_emb_base": 10000},
+        {"rotary_emb_fraction": 0.5},
+        {"rotary_scaling_factor": 2},
+        {"prenorm": True},
+        {"causal": True},
+        {"activation_function": "gelu"},
+        {"qkv_proj_bias": True},
+        {"num_experts": 8},
+        {"auto_map": {"AutoModel": "modeling_mine.Mine"}},
+        {"auto_map": {"AutoModel": "someone/else--modeling_hf_nomic_bert.NomicBertModel"}},
+        {"auto_map": {"AutoTokenizer": "modeling_hf_nomic_bert.NomicBertTokenizer"}},
+        {"auto_map": ["modeling_hf_nomic_bert.NomicBertModel"]},
+    ],
+    ids=str,
+)
+def test_what_transformers_does_not_compute_is_not_read_without_the_code(taken_over, changed):
+    folder, _ = taken_over
+    change_config(folder, **changed)
     with pytest.raises(TrustError, match="REMOTE_CODE"):
         load_encoder(folder)
+
+
+@ONLY_NOMIC
+@pytest.mark.parametrize("name", ["num_hidden_layers", "num_attention_heads", "hidden_size"])
+def test_names_that_are_missing_would_mean_transformers_own_values(taken_over, name):
+    folder, _ = taken_over
+    change_config(folder, name)
+    with pytest.raises(TrustError, match="REMOTE_CODE"):
+        load_encoder(folder)
+
+
+def test_weights_that_only_the_code_would_use_are_not_left_out(taken_over):
+    folder, _ = taken_over
+    weights = load_file(folder / "model.safetensors")
+    norm = next(name for name in weights if "layers.1." in name and "norm" in name)
+    head = {"cls.predictions.bias": torch.zeros(3)}
+    save_file(weights | head, folder / "model.safetensors", {"format": "pt"})
+    assert load_encoder(folder).code == []
+    extra = {norm.replace(norm.split("layers.1.")[1], "mlp.fc9.bias"): torch.zeros(3)}
+    save_file(weights | extra, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(TrustError, match=r"REMOTE_CODE: .* has no place for 1 weights, first .*fc9.bias"):
+        load_encoder(folder)
+
+
+@ONLY_EUROBERT
+@pytest.mark.parametrize("asked", [["evil.Tok", "evil.Tok"], {"AutoTokenizer": ["some/repo--evil.Tok", None]}])
+def test_a_tokenizer_cannot_pose_as_such_a_model(taken_over, tmp_path, monkeypatch, asked):
+    """transformers would ask on stdin whether to run it."""
+    folder, _ = taken_over
+    (folder / "evil.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).write_text('')\n")
+    file = folder / "tokenizer_config.json"
+    posing = {"auto_map": asked, "tokenizer_class": "Tok"}
+    posing |= json.loads((folder / "config.json").read_text()) | posing
+    file.write_text(json.dumps(posing))
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    with pytest.raises(TrustError, match="REMOTE_CODE"):
+        load_encoder(folder)
+    bring_code(folder)  # then the tokenizer's is the only code that is missing
+    with pytest.raises(TrustError, match="REMOTE_CODE"):
+        load_encoder(folder)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_transformers_that_lacks_the_type_needs_the_code(taken_over, monkeypatch):
@@ -258,22 +368,6 @@ def test_a_transformers_that_lacks_the_type_needs_the_code(taken_over, monkeypat
     monkeypatch.setattr(configuration_auto, "CONFIG_MAPPING_NAMES", {})
     with pytest.raises(TrustError, match="REMOTE_CODE"):
         load_encoder(taken_over[0])
-
-
-@pytest.mark.parametrize("taken_over", TAKEN_OVER[1:], ids=["eurobert"], indirect=True)
-def test_code_of_such_a_type_that_was_allowed_runs(taken_over, monkeypatch):
-    folder, _ = taken_over
-    name = json.loads((folder / "config.json").read_text())["architectures"][0]
-    change_config(folder, auto_map={"AutoModel": "modeling_own.Own"})
-    (folder / "modeling_own.py").write_text(f"from transformers import {name}\nclass Own({name}):\n    pass\n")
-    with monkeypatch.context() as patch:
-        patch.setattr(code, "NATIVE", ())
-        digest = digest_asked_for(folder)
-    assert load_encoder(folder).code == []
-    hn.allow_code(digest)
-    encoder = load_encoder(folder)
-    assert encoder.code == [digest]
-    assert type(encoder.tower("query").transformer).__name__ == "Own"
 
 
 # ---------------------------------------------------------------- the hub
@@ -297,6 +391,15 @@ def hub(own, tmp_path, monkeypatch):
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     return asked
+
+
+def test_no_commit_is_named_for_code_that_lies_elsewhere(own, hub):
+    """Allowing it would not help."""
+    change_config(own, auto_map={"AutoModel": "other/model--modeling.Model"})
+    with pytest.raises(
+        TrustError, match=r"REMOTE_CODE: the code .*\(other/model--modeling.Model\) is not in its folder"
+    ):
+        load_encoder("somebody/own")
 
 
 def test_a_model_of_the_hub_is_pinned_by_its_commit(hub, tmp_path):

@@ -213,9 +213,9 @@ def test_prompts_of_a_family_are_taken_and_saved(bert, tmp_path):
 
 
 def test_what_is_set_wins_over_the_family(bert):
-    settings = load_encoder(bert, prompts="bge", query_length=32).settings
+    settings = load_encoder(bert, prompts="bge", query_length=48).settings
     assert settings.query_prompt == "Represent this sentence for searching relevant passages: "
-    assert (settings.passage_prompt, settings.query_length, settings.passage_length) == ("", 32, 512)
+    assert (settings.passage_prompt, settings.query_length, settings.passage_length) == ("", 48, 512)
 
 
 def test_every_family_is_a_setting_of_training_and_no_other():

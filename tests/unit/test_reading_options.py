@@ -69,6 +69,35 @@ def test_given_prompts_are_those_of_a_model_that_has_them(world, tmp_path):
     assert len({tuple(run) for run in (runs["own"], runs["query"], runs["both"], runs["short"])}) == 4
 
 
+def test_a_prompt_that_leaves_no_room_for_texts_is_refused(world, tmp_path):
+    collection, model, _ = world
+    search = {"model": model, "device": "cpu", "cache": tmp_path / "cache"}
+    said = r"TOO_LONG: query_prompt takes \d+ tokens, and query_length is 4: no text would be left; shorten the pr"
+    with pytest.raises(SettingsError, match=said):
+        hn.search_text(collection, "baba", query_prompt="some words before it", query_length=4, **search)
+    with pytest.raises(SettingsError, match="TOO_LONG: passage_prompt takes"):
+        hn.search_text(collection, "baba", passage_prompt="word " * 100, **search)
+
+
+def test_a_prompt_that_is_not_utf_8_is_refused(hardneg, world):
+    collection, model, _ = world
+    search = ("search", "--data", collection.path, "--model", model, "--device", "cpu", "--query", "baba")
+    status, _, err = hardneg(*search, "--query-prompt", "\udcff ")
+    assert status == 2
+    assert (
+        err == "BAD_SETTING: query_prompt = '\\udcff ' is not UTF-8, or holds a lone surrogate; correct the text\n"
+    )
+
+
+def test_an_open_retriever_takes_no_other_prompt(world, tmp_path):
+    collection, model, _ = world
+    how = {"device": "cpu", "cache": tmp_path / "cache"}
+    retriever = hn.open_retriever(collection, model, query_prompt="find ", **how)
+    for prompt in ("", "q "):
+        with pytest.raises(SettingsError, match="TWO_SEARCHERS"):
+            hn.search_text(collection, "baba", retriever=retriever, query_prompt=prompt)
+
+
 def test_embeddings_are_searched_with_the_prompt_they_were_made_with(world, tmp_path):
     collection, model, _ = world
     given = {"device": "cpu", "cache": tmp_path / "cache"}

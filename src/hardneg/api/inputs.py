@@ -319,7 +319,7 @@ OF_MODELS = ("passage_model", *PROMPTS, "query_length", "passage_length")  # how
 def check_read(model: Place | None, reading: Mapping[str, Any]) -> None:
     """Refuse settings of how a model is read where none is given; raises :class:`SettingsError`."""
     if model is None and (idle := [name for name in OF_MODELS if reading.get(name) is not None]):
-        what = f"{idle[0]} = {reading[idle[0]]!s:.60}, and no model is given that is read so"
+        what = f"{idle[0]} = {brief(reading[idle[0]])}, and no model is given that is read so"
         raise SettingsError("BAD_SETTING", what, "give --model too, or leave it out")
 
 

@@ -26,7 +26,7 @@ from hardneg.api.inputs import (
 )
 from hardneg.api.inspect import passage_facts
 from hardneg.api.outcomes import Hits
-from hardneg.arguments import checked
+from hardneg.arguments import brief, checked
 from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import write_run
 from hardneg.data.languages import language_named
@@ -261,7 +261,12 @@ class SearcherOptions:
             what = "a language is given, but only BM25 uses one"
             raise SettingsError("BAD_SETTING", what, "leave --language out, or search with --bm25")
         if self.retriever is not None:
-            if self.model is not None or self.bm25 or stored or any(reading.values()):
+            if (
+                self.model is not None
+                or self.bm25
+                or stored
+                or any(value not in (None, False) for value in reading.values())
+            ):
                 what = "an open retriever is given, and a model or an option of one, too"
                 raise SettingsError("TWO_SEARCHERS", what, "give the retriever alone")
             return
@@ -274,7 +279,7 @@ class SearcherOptions:
             raise SettingsError("TWO_SEARCHERS", what, "give --model instead of --bm25, or leave them out")
         given: Mapping[str, Any] = dict(reading)
         if self.bm25 and (idle := [name for name in OF_MODELS if given.get(name) is not None]):
-            what = f"{idle[0]} = {given[idle[0]]!s:.60} with BM25, which reads no model"
+            what = f"{idle[0]} = {brief(given[idle[0]])} with BM25, which reads no model"
             raise SettingsError("BAD_SETTING", what, "leave it out, or search with --model")
         if self.embeddings is not None and self.index is not None:
             what = "embeddings and an index cannot both be searched"

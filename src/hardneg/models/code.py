@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,12 +10,12 @@ from typing import Any
 
 from hardneg.arguments import checked
 from hardneg.errors import SettingsError, TrustError
+from hardneg.models.taken_over import needs_no_code
+from hardneg.models.warned import warn_once
 from hardneg.storage.artifacts import digest_file, digest_json
 
-NATIVE = (
-    "eurobert",
-    "nomic_bert",
-)  # types that transformers took over from code of the models' own, with equal vectors
+log = logging.getLogger(__name__)
+
 LOADED = ("AutoConfig", "AutoModel", "AutoTokenizer")  # what transformers may look up in an auto_map here
 REFERENCE = re.compile(r"\w+\.\w+")  # a class of a module that lies beside the settings
 COMMIT, DIGEST = re.compile(r"[0-9a-f]{40}"), re.compile(r"[0-9a-f]{64}")
@@ -54,7 +55,8 @@ def allowed_commits() -> list[str]:
 def check_code(folder: Path, settings: dict[Path, Any]) -> str | None:
     """The digest of the code that a model brings and may run; None where it brings none, or none is needed.
 
-    Where nobody allowed the code of a type that transformers has taken over, transformers' own classes are used.
+    Where nobody allowed the code of a type that transformers has taken over, transformers' own class reads the
+    model, and a warning says so.
 
     Parameters
     ----------
@@ -67,32 +69,33 @@ def check_code(folder: Path, settings: dict[Path, Any]) -> str | None:
     asking = [file for file, content in settings.items() if isinstance(content, dict) and "auto_map" in content]
     if not asking:
         return None
-    commit, native = commit_of(folder), all(is_native(settings[file]) for file in asking)
-    if native and not _allowed:
-        return None
-    if commit and not _allowed:  # the hub was not asked for code
-        raise refusal(asking[0], commit)
-    try:
-        digest = digest_json({file.name: digest_file(file) for file in sorted(set(files_of(folder, settings)))})
-        if not {commit, digest} & _allowed:
-            raise refusal(asking[0], commit or digest)
-    except TrustError:
-        if native:
-            return None
-        raise
-    _allowed.add(digest)
-    return digest
+    needless = all(needs_no_code(folder, file, settings[file]) for file in asking)
+    commit, digest = commit_of(folder), None
+    if not commit or _allowed:  # else the hub was not asked for code
+        try:
+            digest = digest_json(
+                {file.name: digest_file(file) for file in sorted(set(files_of(folder, settings)))}
+            )
+        except TrustError:
+            if not needless:
+                raise
+    if digest and {commit, digest} & _allowed:
+        _allowed.add(digest)
+        return digest
+    if not needless:
+        for path, _, reference in references(settings):
+            if not REFERENCE.fullmatch(reference):
+                raise lies_elsewhere(path, reference)
+        raise refusal(asking[0], commit or str(digest))
+    tell_needless(folder, digest or commit, settings)
+    return None
 
 
-def is_native(config: dict[str, Any]) -> bool:
-    """Whether the installed transformers can read a model without its code, as a model of one of :data:`NATIVE`.
-
-    The settings must have the names that transformers gives them, or it would read its own defaults instead.
-    """
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-
-    kind = config.get("model_type")
-    return kind in NATIVE and kind in CONFIG_MAPPING_NAMES and "hidden_size" in config
+def tell_needless(folder: Path, revision: str | None, settings: dict[Path, Any]) -> None:
+    """Warn that the code which a folder names does not run, and say how to run it where that is possible."""
+    here = all(REFERENCE.fullmatch(reference) for _, _, reference in references(settings))
+    message = "%s names code of its own (auto_map), which does not run: transformers has this type of model%s"
+    warn_once(log, folder, message, f"; --allow-code {revision} runs it" if here and revision else "")
 
 
 def refusal(path: Path, revision: str) -> TrustError:
@@ -100,6 +103,12 @@ def refusal(path: Path, revision: str) -> TrustError:
     what = "the model asks to run its own code (auto_map)"
     fix = f"read its code, and pass --allow-code {revision} (hardneg.allow_code) to run it"
     return TrustError("REMOTE_CODE", what, fix, path=path)
+
+
+def lies_elsewhere(path: Path, reference: str) -> TrustError:
+    """The fault that refuses code outside the model's folder, which no revision of the model names."""
+    what = f"the code that the model asks to run ({reference:.80}) is not in its folder"
+    return TrustError("REMOTE_CODE", what, "use a model that brings all its code itself", path=path)
 
 
 def commit_of(folder: Path) -> str | None:
@@ -115,8 +124,7 @@ def files_of(folder: Path, settings: dict[Path, Any]) -> Iterator[Path]:
     for path, _, reference in references(settings):
         module = folder / f"{reference.partition('.')[0]}.py"
         if not REFERENCE.fullmatch(reference) or not module.is_file():
-            what = f"the code that the model asks to run ({reference:.80}) is not in its folder"
-            raise TrustError("REMOTE_CODE", what, "use a model that brings all its code itself", path=path)
+            raise lies_elsewhere(path, reference)
         yield module
         yield from map(Path, get_relative_import_files(module))
 

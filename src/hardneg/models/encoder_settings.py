@@ -46,6 +46,8 @@ class EncoderSettings:
 
     def __post_init__(self) -> None:
         above_zero = ("query_length", "passage_length", "scale", "chunks", "dim", "search_query_length")
+        for name in ("query_prompt", "passage_prompt"):
+            _check_utf8(name, getattr(self, name))
         check_of_model(self, {"pooling": Pooling, "head": Head, "title_join": TitleJoin}, above_zero)
 
     def template(self, side: Side, tokenizer: str = "") -> TextTemplate:
@@ -74,6 +76,15 @@ class EncoderSettings:
         """Whether a model gives a side's texts the same vectors, in search, with these settings and ``other``."""
         same = all(getattr(self, name) == getattr(other, name) for name in OF_VECTORS)
         return same and self.search_template(side) == other.search_template(side)
+
+
+def _check_utf8(name: str, prompt: object) -> None:
+    """Refuse a prompt that no tokenizer takes; other types than text are refused elsewhere."""
+    try:
+        str(prompt).encode()
+    except UnicodeEncodeError:
+        what = f"{name} = {brief(prompt)} is not UTF-8, or holds a lone surrogate"
+        raise SettingsError("BAD_SETTING", what, "correct the text") from None
 
 
 def check_of_model(settings: Any, choices: Mapping[str, Any], above_zero: Sequence[str]) -> None:

@@ -308,6 +308,15 @@ def _check_lengths(
             if family is not None and name not in given:
                 what, fix = f"prompts = {family} means {what}", f"give {name} as well, at most {limit}"
             raise SettingsError("TOO_LONG", what, fix)
+    prompts = (
+        ("query", settings.query_prompt, settings.query_length, parts[0]),
+        ("passage", settings.passage_prompt, settings.passage_length, parts[-1]),
+    )
+    for side, prompt, length, part in prompts:
+        taken = len(part.tower.tokenizer.encode(prompt).ids) if prompt else 0
+        if taken >= length:
+            what = f"{side}_prompt takes {taken} tokens, and {side}_length is {length}: no text would be left"
+            raise SettingsError("TOO_LONG", what, f"shorten the prompt, or raise {side}_length")
 
 
 def _check_case(tower: Tower, said: SentenceFolder, folder: Path) -> None:

@@ -22,6 +22,7 @@ from torch import Tensor
 from hardneg.errors import HardnegError, InputError, SettingsError, TrustError
 from hardneg.models import code
 from hardneg.models.source import PACKAGE, ModelSource
+from hardneg.models.taken_over import without_place
 from hardneg.shown import json_kind
 from hardneg.storage.digests import in_home
 
@@ -284,29 +285,48 @@ def read_transformer(folder: Path, source: ModelSource) -> tuple[PreTrainedModel
     from transformers import AutoConfig, AutoModel
 
     with quiet(), usable(folder):
-        config = (_own_class(folder, "AutoConfig") or AutoConfig).from_pretrained(folder, local_files_only=True)
+        config = _from(_own_class(folder, "AutoConfig"), AutoConfig, folder)
         own = _own_class(folder, "AutoModel")
         kind = own or _model_class(config)
         _check_sizes(config)
         weights = find_weights(folder, source)
         pooler = {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(kind).parameters else {}
         with refusing_pickles(weights):
-            reader: Any = kind if own or _is_t5(config) else AutoModel
-            model, report = reader.from_pretrained(
+            model, report = _from(
+                kind if own or _is_t5(config) else None,
+                AutoModel,
                 folder,
                 config=config,
-                local_files_only=True,
                 use_safetensors=weights.name in SAFE_WEIGHTS,
                 dtype=torch.float32,
                 output_loading_info=True,
                 **pooler,
             )
-    if not own:
-        model.config.__dict__.pop("auto_map", None)  # code that was not run is not asked for by the saved model
+    if not own and model.config.__dict__.pop(
+        "auto_map", None
+    ):  # code that did not run is not asked for when saved
+        _check_places(without_place(report["unexpected_keys"]), weights)
     if missing := sorted(report["missing_keys"]):
         what = f"{len(missing)} weights are missing, first {missing[0]}"
         raise InputError("MISSING_WEIGHTS", what, "get the model folder again", path=weights)
     return model, set(report["unexpected_keys"])
+
+
+def _from(kind: Any, auto: Any, folder: Path, **options: Any) -> Any:
+    """What a class reads of a folder; None: what transformers' Auto class reads, which asks nobody for trust."""
+    if kind is None:
+        return auto.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)
+    return kind.from_pretrained(folder, local_files_only=True, **options)
+
+
+def _check_places(unplaced: list[str], weights: Path) -> None:
+    """Refuse weights that only the model's own code would use."""
+    if unplaced:
+        what = (
+            "the model names code of its own (auto_map), and transformers' class for it has no place for"
+            f" {len(unplaced)} weights, first {unplaced[0]}"
+        )
+        raise TrustError("REMOTE_CODE", what, "allow the code (--allow-code), or use another model", path=weights)
 
 
 def _model_class(config: Any) -> type[PreTrainedModel]:
@@ -346,8 +366,7 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
     with quiet(), usable(folder):
-        kind = _own_class(folder, "AutoTokenizer") or AutoTokenizer
-        tokenizer: PreTrainedTokenizerBase = kind.from_pretrained(folder, local_files_only=True)
+        tokenizer: PreTrainedTokenizerBase = _from(_own_class(folder, "AutoTokenizer"), AutoTokenizer, folder)
         if (top := max(tokenizer.get_vocab().values())) > MOST["vocab_size"]:  # its copies would take for ever
             raise ValueError(f"the tokenizer has the id {top}")
     if not tokenizer.is_fast:
