@@ -370,6 +370,21 @@ def test_a_transformers_that_lacks_the_type_needs_the_code(taken_over, monkeypat
         load_encoder(taken_over[0])
 
 
+# ---------------------------------------------------------------- kernels
+
+
+@pytest.mark.parametrize("name", ["attn_implementation", "_attn_implementation"])
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_kernel_of_the_hub_is_not_fetched(collection, tmp_path, name, inside):
+    folder = Path(tiny_model(tmp_path / "bert", collection))
+    asked = {name: "somebody/kernel"}
+    change_config(folder, **({"text_config": {name: {"": "somebody/kernel"}}} if inside else asked))
+    with pytest.raises(TrustError, match=rf"config.json: REMOTE_CODE: .* \({name} = .*somebody/kernel"):
+        load_encoder(folder)
+    change_config(folder, "text_config", **{name: "eager"})
+    assert load_encoder(folder).code == []
+
+
 # ---------------------------------------------------------------- the hub
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hardneg.arguments import checked
+from hardneg.arguments import brief, checked
 from hardneg.errors import SettingsError, TrustError
 from hardneg.models.taken_over import needs_no_code
 from hardneg.models.warned import warn_once
@@ -89,6 +89,26 @@ def check_code(folder: Path, settings: dict[Path, Any]) -> str | None:
         raise refusal(asking[0], commit or str(digest))
     tell_needless(folder, digest or commit, settings)
     return None
+
+
+def check_kernels(settings: dict[Path, Any]) -> None:
+    """Refuse settings that would have transformers fetch a kernel from the hub; raises :class:`TrustError`."""
+    for file, content in settings.items():
+        for name, value in named_in(content):
+            given = value.values() if isinstance(value, dict) else [value]
+            if name.endswith("attn_implementation") and any("/" in one for one in given if isinstance(one, str)):
+                what = f"the model asks for a kernel of the hub ({name} = {brief(value)})"
+                raise TrustError("REMOTE_CODE", what, "remove the setting from the file", path=file)
+
+
+def named_in(content: Any) -> Iterator[tuple[str, Any]]:
+    """Yield every name in a JSON file with its value, however deep it lies."""
+    left = [content]
+    while left:
+        one = left.pop()
+        left.extend(one.values() if isinstance(one, dict) else one if isinstance(one, list) else ())
+        if isinstance(one, dict):
+            yield from one.items()
 
 
 def tell_needless(folder: Path, revision: str | None, settings: dict[Path, Any]) -> None:

@@ -151,7 +151,9 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 def check_code(folder: Path) -> str | None:
     """The digest of the code that a model may run, or None; refused before anything of the model is loaded."""
-    return code.check_code(folder, _json_files(folder))
+    settings = _json_files(folder)
+    code.check_kernels(settings)
+    return code.check_code(folder, settings)
 
 
 def _json_files(folder: Path) -> dict[Path, Any]:
