@@ -16,6 +16,7 @@ import hardneg as hn
 from hardneg.errors import SettingsError, TrustError
 from hardneg.models import code
 from hardneg.models.loading import load_encoder
+from hardneg.models.pretrained import _choose_no_kernel
 from hardneg.models.saving import save_encoder
 from hardneg.records import TokenBatch
 from worlds.tiny_world import SETTINGS, tiny_collection, tiny_model
@@ -217,7 +218,6 @@ def taken_over(request, collection, tmp_path):
     if not hasattr(transformers, f"{name}Config"):
         pytest.skip("this version of transformers does not know the type")
     folder = Path(tiny_model(tmp_path / "model", collection))
-    (folder / "manifest.json").unlink(missing_ok=True)
     vocabulary = len(json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"])
     marks = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "mask_token_id"), 0)
     shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
@@ -307,6 +307,11 @@ def test_its_code_runs_where_it_is_allowed_and_then_a_saved_copy_needs_it(taken_
         {"activation_function": "gelu"},
         {"qkv_proj_bias": True},
         {"num_experts": 8},
+        {"hidden_act": "gelu"},
+        {"is_causal": True},
+        {"rope_scaling": {"type": "linear", "factor": 8.0}},
+        {"rope_parameters": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000.0}},
+        {"rope_parameters": None, "rotary_emb_base": None},
         {"auto_map": {"AutoModel": "modeling_mine.Mine"}},
         {"auto_map": {"AutoModel": "someone/else--modeling_hf_nomic_bert.NomicBertModel"}},
         {"auto_map": {"AutoTokenizer": "modeling_hf_nomic_bert.NomicBertTokenizer"}},
@@ -322,7 +327,7 @@ def test_what_transformers_does_not_compute_is_not_read_without_the_code(taken_o
 
 
 @ONLY_NOMIC
-@pytest.mark.parametrize("name", ["num_hidden_layers", "num_attention_heads", "hidden_size"])
+@pytest.mark.parametrize("name", ["num_hidden_layers", "hidden_size", "max_position_embeddings"])
 def test_names_that_are_missing_would_mean_transformers_own_values(taken_over, name):
     folder, _ = taken_over
     change_config(folder, name)
@@ -370,18 +375,64 @@ def test_a_transformers_that_lacks_the_type_needs_the_code(taken_over, monkeypat
         load_encoder(taken_over[0])
 
 
-# ---------------------------------------------------------------- kernels
+# ---------------------------------------------------------------- kernels, and parts of models
 
 
-@pytest.mark.parametrize("name", ["attn_implementation", "_attn_implementation"])
-@pytest.mark.parametrize("inside", [False, True])
-def test_a_kernel_of_the_hub_is_not_fetched(collection, tmp_path, name, inside):
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"attn_implementation": "somebody/kernel"},
+        {"_attn_implementation": "flash_attention_2"},
+        {"attn_implementation": "paged|flash_attention_3"},
+        {"attn_implementation": {"": "flash_attention_4"}},
+        {"experts_implementation": "sonicmoe"},
+        {"attn_implementation": None},
+    ],
+    ids=str,
+)
+def test_how_attention_computes_is_not_for_the_folder_to_say(collection, tmp_path, asked, monkeypatch):
+    """With the package ``kernels``, transformers would fetch what some of these name."""
+    from transformers.integrations import hub_kernels
+
     folder = Path(tiny_model(tmp_path / "bert", collection))
-    asked = {name: "somebody/kernel"}
-    change_config(folder, **({"text_config": {name: {"": "somebody/kernel"}}} if inside else asked))
-    with pytest.raises(TrustError, match=rf"config.json: REMOTE_CODE: .* \({name} = .*somebody/kernel"):
+    own = load_encoder(folder)
+    change_config(folder, **asked)
+    monkeypatch.setattr(hub_kernels, "get_kernel", lambda *_, **__: pytest.fail("a kernel is fetched"))
+    encoder = load_encoder(folder)
+    assert (
+        encoder.tower("query").transformer.config._attn_implementation
+        == own.tower("query").transformer.config._attn_implementation
+    )
+    assert encoder.digest() == own.digest()
+
+
+def test_parts_of_a_model_compute_attention_as_all_of_it():
+    config = transformers.LlavaConfig(attn_implementation={"text_config": {"": "somebody/kernel"}})
+    config.text_config._attn_implementation = "somebody/kernel"
+    _choose_no_kernel(config)
+    assert (config._attn_implementation, config.text_config._attn_implementation) == (None, None)
+
+
+def test_a_part_of_a_model_cannot_ask_for_code(collection, tmp_path, monkeypatch):
+    """transformers would ask on stdin whether to run it, and no revision could be named."""
+    folder = Path(tiny_model(tmp_path / "bert", collection))
+    (folder / "evil.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).write_text('')\n")
+    vision = {"model_type": "clip_vision_model", "hidden_size": 16, "intermediate_size": 16, "image_size": 8}
+    vision |= {"num_hidden_layers": 1, "num_attention_heads": 1, "patch_size": 4}
+    text = {"model_type": "trocr", "name_or_path": str(folder), "auto_map": {"AutoModel": "evil.M"}}
+    change_config(folder, model_type="llava", vision_config=vision, text_config=text)
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    with pytest.raises(TrustError, match=r"config.json: REMOTE_CODE: a part of the model asks"):
         load_encoder(folder)
-    change_config(folder, "text_config", **{name: "eager"})
+    hn.allow_code("0" * 64)
+    with pytest.raises(TrustError, match=r"config.json: REMOTE_CODE: a part of the model asks"):
+        load_encoder(folder)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_an_empty_map_asks_for_nothing(collection, tmp_path):
+    folder = Path(tiny_model(tmp_path / "bert", collection))
+    change_config(folder, auto_map={})
     assert load_encoder(folder).code == []
 
 

@@ -79,6 +79,27 @@ def test_a_prompt_that_leaves_no_room_for_texts_is_refused(world, tmp_path):
         hn.search_text(collection, "baba", passage_prompt="word " * 100, **search)
 
 
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        {"query_prompt": "ba " * 20, "query_length": 32, "search_query_length": 8},
+        {"passage_prompt": "ba " * 20, "passage_length": 10, "chunks": 2},
+    ],
+)
+def test_room_is_needed_in_search_and_in_all_chunks_together(world, lengths):
+    with pytest.raises(SettingsError, match=r"TOO_LONG: .* no text would be left"):
+        load_encoder(world[1], **lengths)
+    load_encoder(world[1], **lengths | {"search_query_length": 32, "chunks": 4})
+
+
+def test_room_is_needed_in_steps(world):
+    prompt = {"passage_prompt": "ba " * 20, "passage_length": 40}
+    given = {"data": world[0], "model": world[1], "steps": 2, "queries_per_step": 4}
+    hn.plan("star", **given, **prompt)
+    with pytest.raises(SettingsError, match=r"TOO_LONG: passage_prompt takes .* and train_passage_length is 8"):
+        hn.plan("star", **given, **prompt, train_passage_length=8)
+
+
 def test_a_prompt_that_is_not_utf_8_is_refused(hardneg, world):
     collection, model, _ = world
     search = ("search", "--data", collection.path, "--model", model, "--device", "cpu", "--query", "baba")

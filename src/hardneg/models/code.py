@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hardneg.arguments import brief, checked
+from hardneg.arguments import checked
 from hardneg.errors import SettingsError, TrustError
 from hardneg.models.taken_over import needs_no_code
 from hardneg.models.warned import warn_once
@@ -66,7 +66,8 @@ def check_code(folder: Path, settings: dict[Path, Any]) -> str | None:
     ------
     TrustError : its revision is not allowed, or the code lies elsewhere.
     """
-    asking = [file for file, content in settings.items() if isinstance(content, dict) and "auto_map" in content]
+    asking = [file for file, content in settings.items() if isinstance(content, dict) and content.get("auto_map")]
+    check_inside(settings)
     if not asking:
         return None
     needless = all(needs_no_code(folder, file, settings[file]) for file in asking)
@@ -91,18 +92,26 @@ def check_code(folder: Path, settings: dict[Path, Any]) -> str | None:
     return None
 
 
-def check_kernels(settings: dict[Path, Any]) -> None:
-    """Refuse settings that would have transformers fetch a kernel from the hub; raises :class:`TrustError`."""
+def check_inside(settings: dict[Path, Any]) -> None:
+    """Refuse code that is named inside other settings, such as those of one of several parts of a model.
+
+    transformers would ask on stdin whether it may run.
+
+    Raises
+    ------
+    TrustError : there is such code, which no revision allows.
+    """
     for file, content in settings.items():
-        for name, value in named_in(content):
-            given = value.values() if isinstance(value, dict) else [value]
-            if name.endswith("attn_implementation") and any("/" in one for one in given if isinstance(one, str)):
-                what = f"the model asks for a kernel of the hub ({name} = {brief(value)})"
-                raise TrustError("REMOTE_CODE", what, "remove the setting from the file", path=file)
+        if not file.name.endswith("config.json") or not isinstance(content, dict):
+            continue
+        inside = (pair for value in content.values() for pair in named_in(value))
+        if any(name == "auto_map" and value for name, value in inside):
+            what = "a part of the model asks to run its own code (auto_map inside another setting)"
+            raise TrustError("REMOTE_CODE", what, "use a model without such parts", path=file)
 
 
 def named_in(content: Any) -> Iterator[tuple[str, Any]]:
-    """Yield every name in a JSON file with its value, however deep it lies."""
+    """Yield every name in a JSON value with what it names, however deep it lies."""
     left = [content]
     while left:
         one = left.pop()

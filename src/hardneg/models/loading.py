@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 
 from hardneg.arguments import checked
 from hardneg.config import read_preset
@@ -27,6 +28,7 @@ from hardneg.models.source import ModelSource
 from hardneg.models.st_folder import MODULES, SentenceFolder, read_head, read_st_folder
 from hardneg.models.tower import KIND, Tower, read_tower
 from hardneg.models.warned import warn_once
+from hardneg.records import Side
 from hardneg.storage.artifacts import MANIFEST, open_artifact
 
 log = logging.getLogger(__name__)
@@ -308,15 +310,23 @@ def _check_lengths(
             if family is not None and name not in given:
                 what, fix = f"prompts = {family} means {what}", f"give {name} as well, at most {limit}"
             raise SettingsError("TOO_LONG", what, fix)
-    prompts = (
-        ("query", settings.query_prompt, settings.query_length, parts[0]),
-        ("passage", settings.passage_prompt, settings.passage_length, parts[-1]),
-    )
-    for side, prompt, length, part in prompts:
-        taken = len(part.tower.tokenizer.encode(prompt).ids) if prompt else 0
-        if taken >= length:
-            what = f"{side}_prompt takes {taken} tokens, and {side}_length is {length}: no text would be left"
-            raise SettingsError("TOO_LONG", what, f"shorten the prompt, or raise {side}_length")
+    for name in ("query_length", "search_query_length"):
+        check_room(parts[0].tower.tokenizer, "query", settings.query_prompt, name, getattr(settings, name))
+    room = settings.passage_length * settings.chunks  # the prompt may end in a later chunk
+    check_room(parts[-1].tower.tokenizer, "passage", settings.passage_prompt, "passage_length", room)
+
+
+def check_room(tokenizer: Tokenizer, side: Side, prompt: str, name: str, length: int | None) -> None:
+    """Refuse a prompt after which not even a text of one letter would be left; raises :class:`SettingsError`.
+
+    Parameters
+    ----------
+    name, length : the setting at which texts of this side are cut, and its tokens; None: it cuts none.
+    """
+    taken = len(tokenizer.encode(prompt + "a").ids) - 1 if prompt and length else 0
+    if length and taken >= length:
+        what = f"{side}_prompt takes {taken} tokens, and {name} is {length}: no text would be left"
+        raise SettingsError("TOO_LONG", what, f"shorten the prompt, or raise {name}")
 
 
 def _check_case(tower: Tower, said: SentenceFolder, folder: Path) -> None:

@@ -151,9 +151,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 def check_code(folder: Path) -> str | None:
     """The digest of the code that a model may run, or None; refused before anything of the model is loaded."""
-    settings = _json_files(folder)
-    code.check_kernels(settings)
-    return code.check_code(folder, settings)
+    return code.check_code(folder, _json_files(folder))
 
 
 def _json_files(folder: Path) -> dict[Path, Any]:
@@ -290,6 +288,8 @@ def read_transformer(folder: Path, source: ModelSource) -> tuple[PreTrainedModel
         config = _from(_own_class(folder, "AutoConfig"), AutoConfig, folder)
         own = _own_class(folder, "AutoModel")
         kind = own or _model_class(config)
+        if not own:
+            _choose_no_kernel(config)
         _check_sizes(config)
         weights = find_weights(folder, source)
         pooler = {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(kind).parameters else {}
@@ -306,7 +306,7 @@ def read_transformer(folder: Path, source: ModelSource) -> tuple[PreTrainedModel
             )
     if not own and model.config.__dict__.pop(
         "auto_map", None
-    ):  # code that did not run is not asked for when saved
+    ):  # the saved model asks for no code that did not run
         _check_places(without_place(report["unexpected_keys"]), weights)
     if missing := sorted(report["missing_keys"]):
         what = f"{len(missing)} weights are missing, first {missing[0]}"
@@ -319,6 +319,16 @@ def _from(kind: Any, auto: Any, folder: Path, **options: Any) -> Any:
     if kind is None:
         return auto.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)
     return kind.from_pretrained(folder, local_files_only=True, **options)
+
+
+def _choose_no_kernel(config: Any) -> None:
+    """Let transformers choose how attention and experts compute, whatever the folder says.
+
+    For some choices it would fetch a kernel from the hub and run it.
+    """
+    for name in ("_attn_implementation", "_experts_implementation"):
+        if hasattr(config, name):
+            setattr(config, name, None)  # in the parts of the model, too
 
 
 def _check_places(unplaced: list[str], weights: Path) -> None:

@@ -12,9 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hardneg.storage.artifacts import MANIFEST
-
-NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+NEEDED = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+)
 CLASSES = re.compile(r"AutoConfig|AutoModel\w*")
 PLACES = re.compile(r"(^|\.)(layers|embeddings|embed_tokens)\.")  # in names of weights that decide vectors
 
@@ -27,7 +31,8 @@ class Published:
     ----------
     code : the references in their ``auto_map``.
     renamed : older name of a setting -> the name that transformers reads. A folder may hold both.
-    fixed : older setting -> the value that it must have if it is there, because transformers computes no other.
+    fixed : setting -> the value that it must have if it is there. transformers passes over the older ones, and the
+        code over the others.
     """
 
     code: re.Pattern[str]
@@ -36,7 +41,9 @@ class Published:
 
 
 TYPES = {
-    "eurobert": Published(re.compile(r"(configuration|modeling)_eurobert\.EuroBert\w+")),
+    "eurobert": Published(
+        re.compile(r"(configuration|modeling)_eurobert\.EuroBert\w+"), fixed={"is_causal": False}
+    ),
     "nomic_bert": Published(
         re.compile(r"(nomic-ai/nomic-bert-2048--)?(configuration|modeling)_hf_nomic_bert\.NomicBert\w+"),
         renamed={
@@ -49,9 +56,11 @@ TYPES = {
         fixed={
             "activation_function": "swiglu",
             "causal": False,
+            "hidden_act": "silu",
+            "is_causal": False,
             "mlp_fc1_bias": False,
             "mlp_fc2_bias": False,
-            "num_experts": None,
+            "num_experts": 0,
             "parallel_block": False,
             "prenorm": False,
             "qkv_proj_bias": False,
@@ -68,8 +77,8 @@ TYPES = {
 def needs_no_code(folder: Path, file: Path, config: Mapping[str, Any]) -> bool:
     """Whether the installed transformers reads a model as the code would that its settings name.
 
-    A folder that hardneg wrote, which has a manifest in it or above it, names code only if this ran before. So it
-    needs the code.
+    A folder that hardneg wrote, which has settings of its own, names code only if this ran before. So it needs the
+    code.
 
     Parameters
     ----------
@@ -80,7 +89,7 @@ def needs_no_code(folder: Path, file: Path, config: Mapping[str, Any]) -> bool:
     kind = config.get("model_type")
     if file != folder / "config.json" or not isinstance(kind, str) or kind not in CONFIG_MAPPING_NAMES:
         return False
-    ours = any((place / MANIFEST).is_file() for place in (folder, folder.parent))
+    ours = any(folder.glob("hardneg*.json"))
     return kind in TYPES and not ours and _is_published(config, TYPES[kind])
 
 
@@ -92,15 +101,18 @@ def _is_published(config: Mapping[str, Any], known: Published) -> bool:
     )
     whole = all(type(config.get(name)) is int for name in NEEDED)
     same = all(old not in config or config[old] == config.get(new) for old, new in known.renamed.items())
-    fixed = all(config.get(name, value) == value for name, value in known.fixed.items())
-    return named and whole and same and fixed and _theta(config, "rotary_emb_base") == _theta(config)
+    fixed = all(config.get(name) in (None, value) for name, value in known.fixed.items())
+    return named and whole and same and fixed and _turns_plainly(config)
 
 
-def _theta(config: Mapping[str, Any], older: str = "") -> Any:
-    """The base of the rotary angles as transformers reads it; the value of an older setting if that is there."""
+def _turns_plainly(config: Mapping[str, Any]) -> bool:
+    """Whether positions turn by angles whose base is stated, the same in all settings, and are not scaled."""
     said = config.get("rope_parameters") or {}
-    theta = said.get("rope_theta", config.get("rope_theta", 1000.0)) if isinstance(said, dict) else None
-    return config.get(older, theta)
+    if not isinstance(said, dict) or config.get("rope_scaling") or said.get("rope_type", "default") != "default":
+        return False
+    bases = (said.get("rope_theta"), config.get("rope_theta"), config.get("rotary_emb_base"))
+    stated = {base for base in bases[:2] if base is not None}
+    return len(stated) == 1 and bases[2] in (None, *stated)
 
 
 def without_place(names: Iterable[str]) -> list[str]:

@@ -7,7 +7,7 @@ import dataclasses
 from hardneg.errors import SettingsError
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.encoder_settings import EncoderSettings
-from hardneg.models.loading import PretrainedModel, open_encoder, read_model
+from hardneg.models.loading import PretrainedModel, check_room, open_encoder, read_model
 from hardneg.models.reinit import reinitialize
 from hardneg.models.source import ModelSource
 from hardneg.recipes.settings import TrainingSettings
@@ -30,6 +30,10 @@ def as_trained(model: PretrainedModel, settings: TrainingSettings) -> BiEncoder:
         what = "towers = tied, and there are two models"
         raise SettingsError("TWO_MODELS", what, "give one, or towers = untied")
     encoder = model.encoder(family=settings.prompts, **settings.encoder_overrides)
+    prompt = encoder.settings.passage_prompt
+    check_room(
+        encoder.tokenizer("passage"), "passage", prompt, "train_passage_length", settings.train_passage_length
+    )
     if settings.towers == "untied":
         encoder = encoder.untied().eval()
     sides: tuple[Side, ...] = ("query",) if encoder.tied else ("query", "passage")
