@@ -69,7 +69,7 @@ MEMORY = $$(sed -n 's/MemAvailable: *\([0-9]*\) kB/\1/p' /proc/meminfo 2>/dev/nu
 TESTS_DIR := $(shell test -w /dev/shm && test "0$(FREE)" -gt 4000000 && test "0$(MEMORY)" -gt 12000000 && \
 	echo /dev/shm/hardneg-tests-$$(id -u))
 PYTEST := $(if $(TESTS_DIR),TMPDIR=$(TESTS_DIR)) $(BIN)/python -m pytest
-SHARED_OUT = OMP_NUM_THREADS=1 $(PYTEST) -n $(WORKERS) --dist worksteal --durations=20
+SHARED_OUT := OMP_NUM_THREADS=1 $(PYTEST) -n $(WORKERS) --dist worksteal --durations=20
 
 tests-dir: install
 	@$(if $(TESTS_DIR),mkdir -p $(TESTS_DIR))
@@ -95,9 +95,7 @@ ALONE := $(addprefix tests/unit/test_,answers.py ann.py bm25.py formats.py measu
 test-alone: tests-dir
 	HARDNEG_TEST_SHARED=0 OMP_NUM_THREADS=2 $(PYTEST) -m "not slow" $(ALONE)
 
-# Only files with slow tests are imported. The files whose tests take longest (type checks and whole studies) come first. Many
-# of these tests wait for processes that they start, so there is one process more than for the other tests.
-test-slow: WORKERS = 3
+# Only files with slow tests are imported. The files whose tests take longest (type checks and whole studies) come first.
 SLOW = $(shell grep -rl --include='test_*.py' 'mark\.slow' tests | sort -r)
 
 test-slow: tests-dir
