@@ -405,7 +405,7 @@ def test_a_contender_that_is_named_for_mined_negatives_mines_in_its_last_stage(q
             assert settings.has_negatives(settings.episodes) == ("tele" in name), name
 
 
-KEPT = ["", "-bfloat16", "-amx", "-rate", "-trials"]
+KEPT = ["", "-bfloat16", "-amx", "-part", "-rate", "-trials"]
 
 
 @pytest.mark.parametrize("part", ["-256", *(pytest.param(part, marks=pytest.mark.slow) for part in KEPT)])
