@@ -280,7 +280,7 @@ def read_transformer(folder: Path, source: ModelSource) -> tuple[PreTrainedModel
     SettingsError : the type of model cannot encode.
     TrustError : it brings code, or pickled weights, that are not allowed.
     """
-    check_code(folder)
+    allowed = check_code(folder)
 
     from transformers import AutoConfig, AutoModel
 
@@ -304,9 +304,8 @@ def read_transformer(folder: Path, source: ModelSource) -> tuple[PreTrainedModel
                 output_loading_info=True,
                 **pooler,
             )
-    if not own and model.config.__dict__.pop(
-        "auto_map", None
-    ):  # the saved model asks for no code that did not run
+    # A saved model asks for no code that did not run.
+    if allowed is None and model.config.__dict__.pop("auto_map", None):
         _check_places(without_place(report["unexpected_keys"]), weights)
     if missing := sorted(report["missing_keys"]):
         what = f"{len(missing)} weights are missing, first {missing[0]}"

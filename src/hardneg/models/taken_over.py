@@ -110,9 +110,9 @@ def _turns_plainly(config: Mapping[str, Any]) -> bool:
     said = config.get("rope_parameters") or {}
     if not isinstance(said, dict) or config.get("rope_scaling") or said.get("rope_type", "default") != "default":
         return False
-    bases = (said.get("rope_theta"), config.get("rope_theta"), config.get("rotary_emb_base"))
-    stated = {base for base in bases[:2] if base is not None}
-    return len(stated) == 1 and bases[2] in (None, *stated)
+    stated = [base for base in (said.get("rope_theta"), config.get("rope_theta")) if base is not None]
+    older = config.get("rotary_emb_base")
+    return bool(stated) and all(base == stated[0] for base in stated) and older in (None, stated[0])
 
 
 def without_place(names: Iterable[str]) -> list[str]:

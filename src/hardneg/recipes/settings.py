@@ -68,9 +68,7 @@ class TrainingSettings(Settings):
     scale: float | None = Field(None, gt=0)
     title_join: Literal["sep", "space"] | None = None
     use_titles: bool | None = None
-    prompts: Literal["e5", "bge", "gte", "nomic"] | None = (
-        None  # prompts and lengths of a family; the four below win
-    )
+    prompts: Literal["e5", "bge", "gte", "nomic"] | None = None  # and lengths, of a family; the four below win
     query_prompt: str | None = None
     passage_prompt: str | None = None
     query_length: int | None = Field(None, ge=3, le=8192)
