@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hardneg.api.inputs import Data, Place, Reading, cache_at, check_new, check_read, collection_of, source_at
 from hardneg.arguments import checked
 from hardneg.data.training_data import named_split
 from hardneg.errors import SettingsError
+from hardneg.models.source import ModelSource
+
+if TYPE_CHECKING:  # both take long to load
+    from torch import Tensor
+
+    from hardneg.search.embedding_store import Embeddings
 
 
 @checked
@@ -74,16 +80,21 @@ def index(
     choose(kind, opened.n, opened.dim, options)  # before anything is encoded
     queries = None
     if data is not None and model is not None:
-        import torch
-
-        from hardneg.api.retrievers import retriever_for
-
-        collection = collection_of(data, cache)
-        rows = named_split(collection, split, "--split").query_rows
-        source = source_at(model, **read)
-        retriever = retriever_for(source, collection, cache_at(cache), embeddings=embeddings)
-        opened = retriever.passages
-        queries = torch.from_numpy(retriever.queries.rows(rows))
+        opened, queries = _encoded(embeddings, data, split, source_at(model, **read), cache)
     manifest = build_index(opened, Path(out), kind, options, queries=queries)
     facts = {name: manifest.facts[name] for name in ("rows", "dim", "bytes", "recall", "recall_of")}
     return {"index": str(out), **manifest.settings, **facts}
+
+
+def _encoded(
+    embeddings: Place, data: Data, split: str, source: ModelSource, cache: Place | None
+) -> tuple[Embeddings, Tensor]:
+    """The embeddings, found to be those of the model and the collection, and those of the queries of a split."""
+    import torch
+
+    from hardneg.api.retrievers import retriever_for
+
+    collection = collection_of(data, cache)
+    rows = named_split(collection, split, "--split").query_rows
+    retriever = retriever_for(source, collection, cache_at(cache), embeddings=embeddings)
+    return retriever.passages, torch.from_numpy(retriever.queries.rows(rows))
