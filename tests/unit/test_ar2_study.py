@@ -3,7 +3,6 @@
 import importlib
 import itertools
 import json
-import sys
 from argparse import Namespace
 from pathlib import Path
 
@@ -26,12 +25,10 @@ SMALL = (
 
 @pytest.fixture(scope="module")
 def module():
-    """By name the modules of the study."""
+    """By name the modules of the study. They stay imported: other studies hold the same harness."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(STUDIES))
         yield Namespace(**{name: importlib.import_module(name) for name in MODULES})
-    for name in MODULES:
-        sys.modules.pop(name, None)
 
 
 @pytest.fixture(scope="module")

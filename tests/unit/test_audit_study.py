@@ -13,18 +13,16 @@ from worlds.tiny_records import positives_of, run_of
 from worlds.tiny_world import one_thread  # noqa: F401
 
 STUDIES = Path(__file__).resolve().parents[2] / "studies"
-PARTS = ("audit_figures", "audit_plants", "audit_signals", "audit_training")
 
 
 @pytest.fixture(scope="module")
 def study():
+    """The study's module. What it imports stays imported: other studies hold the same harness."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(STUDIES))
         import audit
 
         yield audit
-    for name in ("audit", *PARTS, "harness", "outcomes"):
-        sys.modules.pop(name, None)
 
 
 @pytest.fixture(scope="module")
