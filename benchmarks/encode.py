@@ -8,15 +8,29 @@ from typing import Any
 
 import numpy as np
 from contest import Contest, Run, main
-from material import LENGTH, MODEL, model_folder, passages, some
+from material import LENGTH, MODEL, model_folder, passages, random_model, some
 
-SIZE = {"texts": 384, "length": LENGTH}
+SIZE: dict[str, Any] = {"texts": 384, "length": LENGTH}
+LONG: dict[str, Any] = {
+    "texts": 6,
+    "joined": 40,
+    "length": 2048,
+    "kind": "ModernBert",
+}  # most of its layers attend in a window
 
 
 def texts(size: Mapping[str, Any]) -> list[str]:
+    """Passages, or texts of so many passages each."""
     from material import docs
 
-    return passages(some(size["texts"], docs().n_passages))
+    joined = size.get("joined", 1)
+    parts = passages(some(size["texts"] * joined, docs().n_passages))
+    return [" ".join(parts[start : start + joined]) for start in range(0, len(parts), joined)]
+
+
+def folder_of(size: Mapping[str, Any]) -> str:
+    """The encoder, or one of another kind with random weights."""
+    return random_model(size["kind"]) if "kind" in size else model_folder()
 
 
 def hardneg(size: Mapping[str, Any], precision: str) -> Run:
@@ -28,7 +42,7 @@ def hardneg(size: Mapping[str, Any], precision: str) -> Run:
     from hardneg.process.cpu import reuse_memory
 
     reuse_memory()
-    encoder = load_encoder(MODEL)
+    encoder = load_encoder(random_model(size["kind"]) if "kind" in size else MODEL)
     template = replace(encoder.template("passage"), max_length=size["length"])
     strings = texts(size)
 
@@ -54,7 +68,7 @@ def hardneg_bfloat16(size: Mapping[str, Any]) -> Run:
 def sentence_transformers(size: Mapping[str, Any], dtype: str = "float32") -> Run:
     from sentence_transformers import SentenceTransformer
 
-    model = SentenceTransformer(model_folder(), device="cpu", model_kwargs={"dtype": dtype})
+    model = SentenceTransformer(folder_of(size), device="cpu", model_kwargs={"dtype": dtype})
     model.max_seq_length = size["length"]
     strings = texts(size)
 
@@ -73,8 +87,8 @@ def padded_loop(size: Mapping[str, Any]) -> Run:
     import torch
     from transformers import AutoModel, AutoTokenizer
 
-    model = AutoModel.from_pretrained(model_folder()).eval()
-    tokenizer = AutoTokenizer.from_pretrained(model_folder())
+    model = AutoModel.from_pretrained(folder_of(size)).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder_of(size))
     strings = texts(size)
 
     @torch.no_grad()
@@ -108,24 +122,32 @@ def gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, float]:
 
 
 def contests() -> list[Contest]:
-    from hardneg.data.tokens import token_batch
-    from hardneg.models.loading import load_encoder
     from hardneg.process.hardware import best_precision
 
-    encoder = load_encoder(MODEL)
-    template = replace(encoder.template("passage"), max_length=LENGTH)
-    tokens = int(token_batch(texts(SIZE), [], template, encoder.tokenizer("passage")).lengths.sum())
-    peers = {
-        "sentence-transformers float32": "encode:sentence_transformers",
-        "padded transformers loop float32": "encode:padded_loop",
-    }
+    peers = {"sentence-transformers float32": "encode:sentence_transformers"}
     same = {"hardneg float32": "encode:hardneg_float32"}
     goals = {"sentence-transformers float32": 1.3}
     if best_precision("cpu") == "bfloat16":  # our default on such a processor
         same = {"hardneg bfloat16": "encode:hardneg_bfloat16", **same}
         peers["sentence-transformers bfloat16"] = "encode:sentence_transformers_bfloat16"
         goals = {"sentence-transformers float32": 4.0, "sentence-transformers bfloat16": 1.3}
-    return [Contest("encode", {**same, **peers}, SIZE, gate, (tokens, "tokens/s"), goals=goals)]
+    loop = {"padded transformers loop float32": "encode:padded_loop"}
+    work, long_work = ((tokens_of(size), "tokens/s") for size in (SIZE, LONG))
+    return [
+        Contest("encode", {**same, **peers, **loop}, SIZE, gate, work, goals=goals),
+        Contest(
+            "encode-long-modernbert", {**same, **peers}, LONG, gate, long_work, goals=dict.fromkeys(peers, 1.3)
+        ),
+    ]
+
+
+def tokens_of(size: Mapping[str, Any]) -> int:
+    from hardneg.data.tokens import token_batch
+    from hardneg.models.loading import load_encoder
+
+    encoder = load_encoder(MODEL)
+    template = replace(encoder.template("passage"), max_length=size["length"])
+    return int(token_batch(texts(size), [], template, encoder.tokenizer("passage")).lengths.sum())
 
 
 if __name__ == "__main__":

@@ -67,6 +67,7 @@ def test_on_numbers(contender, size, tmp_path):
         ("bm25:build_hardneg", '{"passages": 100, "queries": 5, "k": 10}'),
         ("bm25:search_hardneg", '{"passages": 100, "queries": 5, "k": 10}'),
         ("encode:hardneg_float32", '{"texts": 6, "length": 32}'),
+        ("encode:hardneg_float32", '{"texts": 2, "joined": 3, "length": 96, "kind": "ModernBert"}'),
         ("rank:hardneg", '{"queries": 2, "passages": 3, "length": 32}'),
         ("rank:hardneg_training", '{"queries": 2, "passages": 3, "length": 32, "steps": 1}'),
         ("train:hardneg", '{"queries": 2, "passages": 3, "steps": 1, "length": 16}'),

@@ -126,6 +126,20 @@ def test_gradients_equal_the_plain_model(models, ids, pooling):
     assert_gradients_equal(found, expected)
 
 
+def test_models_with_windows_attend_in_blocks(models, ids, monkeypatch):
+    plain, flat = models
+    lengths, attend = [], attention._attend_in_blocks
+    monkeypatch.setattr(
+        attention, "_attend_in_blocks", lambda q, *others: lengths.append(q.shape[-2]) or attend(q, *others)
+    )
+    monkeypatch.setattr(attention, "BLOCK", 3)
+    states = hidden_states(flat, ids, lay_out(LENGTHS, CPU))
+    torch.testing.assert_close(states, alone(plain, ids), atol=2e-5, rtol=1e-5)
+    assert_gradients_equal(gradients(flat, states, "mean"), gradients(plain, alone(plain, ids), "mean"))
+    windowed = flat.config.model_type in ("modernbert", "mistral", "qwen2", "gemma3_text")
+    assert set(lengths) == ({64, 40} if windowed else set())
+
+
 def assert_gradients_equal(found, expected):
     assert found.keys() == expected.keys()
     for name, gradient in expected.items():
@@ -377,6 +391,52 @@ def test_reach_by_hand():
     assert Reach(window=2).mask(4, CPU).tolist() == [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1], [0, 0, 1, 1]]
     sides = [reach.sides for reach in REACHES]
     assert sides == [(-1, -1), (-1, 0), (4, 4), (4, 0), (39, 0), (0, 0)]
+
+
+NEAR = [Reach(window=5), Reach(causal=True, window=5), Reach(False, 1), Reach(True, 1), Reach(False, 10)]
+
+
+@pytest.mark.parametrize("reach", NEAR)
+@pytest.mark.parametrize("length", [63, 64, 65, 100])
+@pytest.mark.parametrize("fused", [False, True])
+def test_attention_in_blocks_equals_attention_to_all_keys_under_a_mask(monkeypatch, reach, length, fused):
+    monkeypatch.setattr(attention, "BLOCK", 7)  # which leaves blocks that are not full
+    monkeypatch.setattr(attention, "LONG", 0 if fused else 1 << 40)
+    assert reach.block(length) == max(reach.sides[0], 7)
+    q, k, v = torch.randn(3, 2, 3, length, 4, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    found = attention._attend(q, k, v, 0.7, 0.0, reach)
+    expected = attention._weighted(q, k, v, 0.7, 0.0, reach.mask(length, CPU))
+    torch.testing.assert_close(found, expected, atol=5e-6, rtol=1e-5)
+    weights = torch.randn(found.shape, generator=torch.Generator().manual_seed(2))
+    gradients = [torch.autograd.grad((states * weights).sum(), (q, k, v)) for states in (found, expected)]
+    torch.testing.assert_close(*gradients, atol=5e-6, rtol=1e-5)
+    with torch.no_grad():
+        torch.testing.assert_close(attention._attend(q, k, v, 0.7, 0.0, reach), expected, atol=5e-6, rtol=1e-5)
+
+
+def test_blocks_by_hand():
+    assert Reach().block(10_000) is None
+    assert Reach(causal=True).block(10_000) is None
+    assert [Reach(window=65).block(length) for length in (65, 383, 384, 8192)] == [None, None, 64, 64]
+    assert [Reach(causal=True, window=65).block(length) for length in (255, 256)] == [None, 64]
+    assert [Reach(window=257).block(length) for length in (1535, 1536)] == [None, 256]
+    mask = attention._block_mask(Reach(window=2), 5, 3, CPU)  # keys -1..3 and 2..6, of which -1, 5 and 6 are none
+    assert mask[0].tolist() == [[0, 1, 1, 0, 0], [0, 1, 1, 1, 0], [0, 0, 1, 1, 1]]
+    assert mask[1].tolist() == [
+        [1, 1, 1, 0, 0],
+        [0, 1, 1, 0, 0],
+        [0, 0, 1, 1, 1],
+    ]  # the last query fills the block
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_dropout_in_blocks_drops_weights_of_near_keys(monkeypatch, dropout):
+    monkeypatch.setattr(attention, "BLOCK", 4)
+    q, k, v = torch.randn(3, 1, 2, 64, 4, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    draws = torch.stack([attention._attend(q, k, v, 0.7, dropout, Reach(window=3)) for _ in range(400)]).detach()
+    expected = attention._weighted(q, k, v, 0.7, 0.0, Reach(window=3).mask(64, CPU)).detach()
+    assert bool(draws.std(0).max() > 0) == bool(dropout)
+    assert (draws.mean(0) - expected).abs().max() < 0.5
 
 
 @pytest.mark.parametrize("reach", REACHES)

@@ -20,6 +20,7 @@ from hardneg.process.hardware import fuses_half_attention, has_half_kernels
 
 ATTENTION = "hardneg_packed"  # its name in transformers
 LONG = 1 << 18  # attention weights of one head of a sequence; torch computes more of them in parts
+BLOCK = 64  # the fewest queries that attend together to the keys near them
 ALIGNED, WIDEST = 8, 256  # the sizes of a head that ``varlen_attn`` takes: multiples, and the largest
 
 
@@ -54,6 +55,17 @@ class Reach:
         near = torch.ones(length, length, dtype=torch.bool, device=device)
         near = near.tril_(after) if after >= 0 else near
         return near.triu_(-before) if before >= 0 else near
+
+    def block(self, length: int) -> int | None:
+        """How many neighbouring queries attend together to the keys near them; None: all to all keys.
+
+        Blocks pay where a block has at most half of the keys of the sequence.
+        """
+        if not self.is_cut(length):
+            return None
+        before, after = self.sides
+        step = max(before, BLOCK)
+        return step if 2 * (step + before + after) <= length else None
 
 
 def flat_attention(
@@ -156,21 +168,80 @@ def _by_length(
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, scaling: float, dropout: float, reach: Reach = Reach()
 ) -> Tensor:
-    """Attention by plain products of matrices, or by torch's fused kernel where that is faster.
+    """Attention [count, heads, L, d] inside sequences of equal length."""
+    length = query.shape[-2]
+    if (step := reach.block(length)) is not None:
+        return _attend_in_blocks(query, key, value, scaling, dropout, reach, step)
+    if not _is_fused(query, length**2, dropout):
+        return _weighted(query, key, value, scaling, dropout, reach.mask(length, query.device))
+    if reach.causal and not reach.is_cut(length):  # faster than a mask, which may say the same
+        return F.scaled_dot_product_attention(query, key, value, scale=scaling, is_causal=True)
+    mask = reach.mask(length, query.device)
+    return F.scaled_dot_product_attention(query, key, value, scale=scaling, attn_mask=mask)
+
+
+def _attend_in_blocks(
+    query: Tensor, key: Tensor, value: Tensor, scaling: float, dropout: float, reach: Reach, step: int
+) -> Tensor:
+    """Attention within a window: blocks of ``step`` queries attend to the keys that any of them reaches.
+
+    Its time and memory grow with length times window, not with the square of the length.
+    """
+    count, heads, length, _ = query.shape
+    before, after = reach.sides
+    size, filler = step + before + after, -length % step
+
+    def stacked(blocks: Tensor) -> Tensor:
+        """[blocks, count · heads, n, d] of [count, heads, blocks, n, d], so that one mask serves all heads."""
+        return blocks.permute(2, 0, 1, 3, 4).flatten(1, 2)
+
+    q = stacked(F.pad(query, (0, 0, 0, filler)).unflatten(-2, (-1, step)))
+    padded = (F.pad(x, (0, 0, before, filler + after)) for x in (key, value))
+    k, v = (stacked(x.unfold(-2, size, step).transpose(-1, -2)) for x in padded)
+    mask = _block_mask(reach, length, step, query.device)[:, None]
+    if _is_fused(query, length * size, dropout):
+        states = F.scaled_dot_product_attention(q, k, v, scale=scaling, attn_mask=mask)
+    else:
+        states = _weighted(q, k, v, scaling, dropout, mask)
+    states = states.unflatten(1, (count, heads)).permute(1, 2, 0, 3, 4).flatten(2, 3)
+    return states[..., :length, :]
+
+
+def _block_mask(reach: Reach, length: int, step: int, device: torch.device) -> Tensor:
+    """Which keys of its block [blocks, step, keys] bool each query attends to.
+
+    The last block is filled with queries that nobody reads. They attend to what fills its keys, too: a query
+    that attends to nothing would have no finite state.
+    """
+    before, after = reach.sides
+    starts = torch.arange(0, length, step, device=device)[:, None]
+    places, others = torch.arange(step, device=device), torch.arange(step + before + after, device=device) - before
+    apart = others - places[:, None]
+    near = (apart >= -before) & (apart <= after)
+    is_key = (starts + others >= 0) & (starts + others < length)
+    is_filler = starts + places >= length
+    return near & (is_key[:, None, :] | is_filler[:, :, None])
+
+
+def _is_fused(query: Tensor, weights: int, dropout: float) -> bool:
+    """Whether torch's fused kernel computes attention of so many weights of one head, or plain products do.
 
     On the CPU the fused kernel is as fast only without gradients, and in half precision only with AMX. It needs
     less memory, so it also computes sequences that are too long for plain products, if there is no dropout.
     """
-    length, device = query.shape[-2], query.device
     half = query.dtype in (torch.bfloat16, torch.float16)
-    fast = not (torch.is_grad_enabled() and query.requires_grad) and (not half or fuses_half_attention(device))
-    if not dropout and (fast or length**2 > LONG):
-        told: dict[str, Any] = {"is_causal": True}  # faster than a mask, which may say the same
-        if reach.is_cut(length) or not reach.causal:
-            told = {"attn_mask": reach.mask(length, device)}
-        return F.scaled_dot_product_attention(query, key, value, scale=scaling, **told)
+    fast = not (torch.is_grad_enabled() and query.requires_grad) and (
+        not half or fuses_half_attention(query.device)
+    )
+    return not dropout and (fast or weights > LONG)
+
+
+def _weighted(
+    query: Tensor, key: Tensor, value: Tensor, scaling: float, dropout: float, mask: Tensor | None
+) -> Tensor:
+    """Attention by plain products of matrices, where ``mask`` lets a query attend to a key."""
     weights = (query * scaling) @ key.transpose(-2, -1)
-    if (mask := reach.mask(length, device)) is not None:
+    if mask is not None:
         weights += torch.zeros_like(mask, dtype=weights.dtype).masked_fill_(~mask, -math.inf)
     weights = torch.softmax(weights, -1)  # which adds up in float32 always
     if dropout:
