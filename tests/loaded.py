@@ -25,11 +25,14 @@ from pathlib import Path
 
 import collector
 
-# Variables that are read only when they are needed. A module may read any other variable at import.
+# Variables that are read only when they are needed. A module may read any other variable at import. Those of KMP are set
+# by scikit-learn when it is imported, which a test does after the server began, or before it; no module reads them.
 LATE = {
     "HARDNEG_CACHE",
     "HARDNEG_PRECISION",
     "HARDNEG_REPORT",
+    "KMP_DUPLICATE_LIB_OK",
+    "KMP_INIT_AT_FORK",
     "PYTEST_CURRENT_TEST",
     "PYTHONPATH",
     "RAYON_NUM_THREADS",

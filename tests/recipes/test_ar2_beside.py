@@ -319,7 +319,7 @@ def test_stopped_by_a_signal_and_begun_again_it_ends_in_the_same_bytes(world, un
     def end(pid):
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
-    pid, until = start(), time.monotonic() + 120
+    pid, until = start(), time.monotonic() + 600
     while not any(out.glob(f"{after}/**/manifest.json")):
         assert not os.waitpid(pid, os.WNOHANG)[0], (tmp_path / "log").read_text()
         assert time.monotonic() < until

@@ -43,7 +43,7 @@ def start(world, place, cache, name):
 
 
 def finish(process):
-    _, said = process.communicate(timeout=240)
+    _, said = process.communicate(timeout=300)
     assert process.returncode == 0, said[-2000:]
 
 

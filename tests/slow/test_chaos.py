@@ -107,7 +107,7 @@ class Supervisor:
             self.status = os.waitstatus_to_exitcode(status) if pid else None
         return self.status is None
 
-    def finish(self, seconds=120):
+    def finish(self, seconds=600):
         end = time.monotonic() + seconds
         while self.running():
             assert time.monotonic() < end, f"deadlock: {self.said()[-2000:]}"
@@ -191,8 +191,8 @@ def disturb(supervisor, kind, draw):
     except ProcessLookupError:
         return False
     if who is None:
-        supervisor.finish(40)
-        end = time.monotonic() + 10
+        supervisor.finish(300)
+        end = time.monotonic() + 60
         while any(child and not is_gone(child) for child in children):
             assert time.monotonic() < end, f"an orphan is left after {kind}"
             time.sleep(0.05)

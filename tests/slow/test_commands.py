@@ -326,7 +326,7 @@ def test_a_terminal_gets_a_bar_and_no_colour_where_none_is_wanted(world, tmp_pat
     assert "encoding passages" in plain
 
 
-def wait_for(path, process, seconds=120):
+def wait_for(path, process, seconds=300):
     """Wait until a file is there and not empty."""
     end = time.monotonic() + seconds
     while not (path.is_file() and path.stat().st_size):
@@ -347,7 +347,7 @@ def test_a_signal_stops_training_and_a_second_process_is_kept_out(world, tmp_pat
     assert status == 6
     assert f"process {process.pid}" in line
     process.send_signal(number)
-    status, out, err = finish(process, timeout=30)
+    status, out, err = finish(process, timeout=300)
     assert (status, out) == (75, "")
     assert err.splitlines()[-1].startswith("STOPPED: ")
     assert "Traceback" not in err

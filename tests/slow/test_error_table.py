@@ -241,12 +241,12 @@ def test_two_in_one_directory_and_the_lock_of_a_dead_one(train, refused, succeed
         again = start(*long)
         wait_for(metrics, again, lines=done + 1)
         again.send_signal(number)
-        status, out, err = finish(again, timeout=60)
+        status, out, err = finish(again, timeout=300)
         assert (status, out, only_line(err)["code"]) == (75, "", "STOPPED")
         done = len(metrics.read_text().splitlines())
 
 
-def wait_for(path, process, lines=1, seconds=120):
+def wait_for(path, process, lines=1, seconds=300):
     """Wait until a file has so many lines."""
     end = time.monotonic() + seconds
     while not (path.is_file() and len(path.read_bytes().splitlines()) >= lines):

@@ -177,7 +177,7 @@ def test_stopped_in_training_a_checkpoint_stands_within_seconds(runner, tmp_path
     check_equal(tmp_path / "stopped", contents(tmp_path / "straight"))
 
 
-def wait_for(condition, process, seconds=60):
+def wait_for(condition, process, seconds=300):
     end = time.monotonic() + seconds
     while not condition():
         assert process.is_alive(), "it ended too soon"

@@ -52,7 +52,7 @@ def trained(world, tmp_path_factory):
 def modules_after(code):
     """The modules that are loaded after running ``code`` in a fresh interpreter."""
     code = f"{code}\nimport sys, json; print(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     return set(json.loads(done.stdout))
 
 

@@ -95,7 +95,7 @@ for old in (False, True):
 def test_killed_at_any_step_it_is_whole_or_absent_and_the_next_publish_sweeps(tmp_path, kind, least):
     (tmp_path / "place").mkdir()  # the cache of digests, which a slow machine makes use of, stands elsewhere
     child = run_python(CRASH, tmp_path / "place", kind)
-    out, _ = child.communicate(timeout=60)
+    out, _ = child.communicate(timeout=300)
     assert child.returncode == 0
     assert all(int(steps) >= least for steps in out.split())  # that many places to die were tried
     assert len(out.split()) == 2

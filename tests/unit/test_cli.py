@@ -533,7 +533,7 @@ def test_the_help_of_a_recipe_loads_nothing_heavy():
         "heavy = {'torch', 'transformers', 'tokenizers', 'numpy', 'scipy', 'matplotlib', 'bm25s'}\n"
         "print(json.dumps([status, sorted(heavy & set(sys.modules))]))"
     )
-    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True, timeout=300)
     assert json.loads(done.stdout) == [0, []]
     assert "--role" in done.stderr
 

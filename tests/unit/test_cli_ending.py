@@ -203,7 +203,7 @@ def test_a_shell_gets_the_words_that_fit(words, completed):
     """As the script asks for them: in a process of its own."""
     asked = {"_HARDNEG_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
     command = [sys.executable, "-c", "from hardneg.cli import main; main()"]
-    said = subprocess.run(command, env=os.environ | asked, capture_output=True, text=True, timeout=60)
+    said = subprocess.run(command, env=os.environ | asked, capture_output=True, text=True, timeout=300)
     assert (said.stdout.split(), said.stderr) == (completed, "")
 
 

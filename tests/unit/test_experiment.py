@@ -347,7 +347,7 @@ def test_everything_is_utf_8_whatever_the_locale(tmp_path):
     (tmp_path / "a.toml").write_bytes('prompt = "für ☃"'.encode())
     ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     command = [sys.executable, "-W", "error", "-c", ASCII, str(tmp_path)]
-    done = subprocess.run(command, env=os.environ | ascii_only, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, env=os.environ | ascii_only, capture_output=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert "für ☃".encode() in (tmp_path / "exp/log.txt").read_bytes()
     assert (tmp_path / "exp/pool/a.json").read_bytes() == '"für ☃"\n'.encode()

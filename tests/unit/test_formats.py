@@ -341,7 +341,7 @@ def test_processes_that_open_the_same_data_import_it_once(tmp_path):
     """Three processes that begin at once; whoever comes first keeps the others waiting."""
     command = [sys.executable, "-c", OPENING, str(beir(tmp_path / "in")), str(tmp_path / "told")]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    opened = {process.communicate(timeout=120)[0] for process in running}
+    opened = {process.communicate(timeout=300)[0] for process in running}
     assert [process.returncode for process in running] == [0, 0, 0]
     assert len(opened) == 1
     told = (tmp_path / "told").read_text().splitlines()

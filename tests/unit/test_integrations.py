@@ -278,7 +278,7 @@ def test_each_step_is_yielded_once_though_a_resumed_experiment_makes_some_again(
     reader.start()
 
     def wait_for(count):
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while len(found) < count and time.monotonic() < until:
             time.sleep(0.01)
         assert len(found) == count

@@ -10,7 +10,7 @@ from hardneg.recipes.star import Star
 
 def test_the_record_loads_no_torch_and_has_a_place_for_a_ranker():
     code = "import sys\nfrom hardneg.models.source import ModelSource\nassert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
     source = ModelSource.at("a", "b", allow_bin=True)
     assert (source.places, source.ranker, source.allow_code) == (["a", "b"], None, ())
     assert source.tokenizing == ModelSource("a", allow_bin=True, device="cpu")

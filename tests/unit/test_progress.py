@@ -221,7 +221,7 @@ def on_a_terminal(*arguments):
         while chunk := os.read(ours, 65536):
             seen += chunk
     os.close(ours)
-    out, _ = child.communicate(timeout=30)
+    out, _ = child.communicate(timeout=300)
     assert (child.returncode, out) == (0, "done\n")
     return seen.decode()
 
@@ -307,5 +307,5 @@ def test_a_bar_goes_on_when_its_terminal_is_gone():
     )
     os.close(theirs)
     os.close(ours)
-    out, _ = child.communicate(timeout=30)
+    out, _ = child.communicate(timeout=300)
     assert (child.returncode, out) == (0, "done\n")
