@@ -25,8 +25,8 @@ from pathlib import Path
 
 import collector
 
-# Variables that are read only when they are needed. A module may read any other variable at import. Those of KMP are set
-# by scikit-learn when it is imported, which a test does after the server began, or before it; no module reads them.
+# Variables that are read only when they are needed. A module may read any other variable at import. No module
+# reads those of KMP; scikit-learn sets them when it is imported, which a test may do while the server runs.
 LATE = {
     "HARDNEG_CACHE",
     "HARDNEG_PRECISION",
