@@ -42,6 +42,7 @@ MOST = 1 << 20  # bytes of a request
 MODULES = [
     "hardneg.api.recipes",
     "hardneg.cli",
+    "Stemmer",
     "bm25s",
     "faiss",
     "matplotlib.backends.backend_agg",

@@ -1,6 +1,8 @@
 """Real processes that start in a tenth of a second: forks of this one, which has loaded everything already."""
 
 import contextlib
+import functools
+import importlib
 import os
 import signal
 import subprocess
@@ -12,6 +14,7 @@ from typing import ClassVar
 
 from hardneg import cli
 from hardneg.recipes.roles import supervision
+from loaded import MODULES
 
 
 class Forked:
@@ -66,6 +69,7 @@ def supervise_forks(patch):
 
 def fork(work, *, stdin=None, stderr=None, prepare=lambda: None):
     """Fork a process that exits with the status that ``work`` returns; returns (process id, None)."""
+    load()
     if pid := os.fork():
         return pid, None
     status = 70
@@ -94,6 +98,13 @@ def fork(work, *, stdin=None, stderr=None, prepare=lambda: None):
         raise
     finally:
         os._exit(status)
+
+
+@functools.cache
+def load():
+    """Import here, once, what commands import when they need it; otherwise every fork would import it."""
+    for name in MODULES:
+        importlib.import_module(name)
 
 
 def close_leases():
