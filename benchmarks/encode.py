@@ -1,4 +1,4 @@
-"""Encoding texts of real lengths: tokenisation, transformer and pooling, from strings to vectors."""
+"""Encoding texts of real lengths, and long ones: tokens, transformer and pooling, from strings to vectors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def hardneg(size: Mapping[str, Any], precision: str) -> Run:
     from hardneg.process.cpu import reuse_memory
 
     reuse_memory()
-    encoder = load_encoder(random_model(size["kind"]) if "kind" in size else MODEL)
+    encoder = load_encoder(folder_of(size) if "kind" in size else MODEL)
     template = replace(encoder.template("passage"), max_length=size["length"])
     strings = texts(size)
 

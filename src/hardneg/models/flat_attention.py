@@ -59,13 +59,13 @@ class Reach:
     def block(self, length: int) -> int | None:
         """How many neighbouring queries attend together to the keys near them; None: all to all keys.
 
-        Blocks pay where a block has at most half of the keys of the sequence.
+        Blocks pay where a block has at most two fifths of the keys of the sequence.
         """
-        if not self.is_cut(length):
+        if not self.is_cut(length) or -1 in self.sides:  # as of a window of 0, which some configurations have
             return None
         before, after = self.sides
         step = max(before, BLOCK)
-        return step if 2 * (step + before + after) <= length else None
+        return step if 5 * (step + before + after) <= 2 * length else None
 
 
 def flat_attention(
@@ -199,7 +199,7 @@ def _attend_in_blocks(
     padded = (F.pad(x, (0, 0, before, filler + after)) for x in (key, value))
     k, v = (stacked(x.unfold(-2, size, step).transpose(-1, -2)) for x in padded)
     mask = _block_mask(reach, length, step, query.device)[:, None]
-    if _is_fused(query, length * size, dropout):
+    if _is_fused(query, length * size, dropout, in_blocks=True):
         states = F.scaled_dot_product_attention(q, k, v, scale=scaling, attn_mask=mask)
     else:
         states = _weighted(q, k, v, scaling, dropout, mask)
@@ -223,16 +223,18 @@ def _block_mask(reach: Reach, length: int, step: int, device: torch.device) -> T
     return near & (is_key[:, None, :] | is_filler[:, :, None])
 
 
-def _is_fused(query: Tensor, weights: int, dropout: float) -> bool:
+def _is_fused(query: Tensor, weights: int, dropout: float, *, in_blocks: bool = False) -> bool:
     """Whether torch's fused kernel computes attention of so many weights of one head, or plain products do.
 
-    On the CPU the fused kernel is as fast only without gradients, and in half precision only with AMX. It needs
-    less memory, so it also computes sequences that are too long for plain products, if there is no dropout.
+    On the CPU the fused kernel is as fast only without gradients, and in half precision only with AMX; but in
+    blocks it is faster in float32 with gradients, too. It needs less memory, so it also computes sequences
+    that are too long for plain products, if there is no dropout.
     """
     half = query.dtype in (torch.bfloat16, torch.float16)
     fast = not (torch.is_grad_enabled() and query.requires_grad) and (
         not half or fuses_half_attention(query.device)
     )
+    fast |= in_blocks and query.dtype == torch.float32 and query.device.type == "cpu"
     return not dropout and (fast or weights > LONG)
 
 
