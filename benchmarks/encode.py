@@ -11,12 +11,8 @@ from contest import Contest, Run, main
 from material import LENGTH, MODEL, model_folder, passages, random_model, some
 
 SIZE: dict[str, Any] = {"texts": 384, "length": LENGTH}
-LONG: dict[str, Any] = {
-    "texts": 6,
-    "joined": 40,
-    "length": 2048,
-    "kind": "ModernBert",
-}  # most of its layers attend in a window
+# Four of the six layers of this model attend within a window.
+LONG: dict[str, Any] = {"texts": 6, "joined": 40, "length": 2048, "kind": "ModernBert"}
 
 
 def texts(size: Mapping[str, Any]) -> list[str]:
