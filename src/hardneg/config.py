@@ -304,12 +304,36 @@ def build(settings: type[S], *layers: Mapping[str, Any]) -> S:
         values = merge(values, layer)
     values |= dict.fromkeys(unset_by(settings, values))
     try:
-        return settings.model_validate_json(json.dumps(values, default=as_text))
+        return settings.model_validate_json(encoded(values))
     except ValidationError as fault:
         raise Faults(faults_of(settings, fault)) from None
+    except UnicodeEncodeError:
+        raise Faults(
+            [not_text(name, value) for name, value in values.items() if not is_text([name, value])]
+        ) from None
     except (RecursionError, TypeError, ValueError):  # such as a mapping whose keys are no strings, or a cycle
         what = f"a value of {brief(values)} is nested too deeply or is no setting"
         raise SettingsError("BAD_SETTING", what, "give a plain value") from None
+
+
+def encoded(value: Any) -> bytes:
+    """Encode a value as JSON in UTF-8; text that is not UTF-8 raises :class:`UnicodeEncodeError`."""
+    return json.dumps(value, ensure_ascii=False, default=as_text).encode()
+
+
+def is_text(value: Any) -> bool:
+    """Whether all strings in a value are UTF-8. On a command line, bytes that are not become lone surrogates."""
+    try:
+        encoded(value)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def not_text(name: str, value: Any) -> HardnegError:
+    """The fault of a setting whose text is not UTF-8."""
+    what = f"{ascii(name)[1:-1]} = {brief(value)} is not UTF-8, or holds a lone surrogate"
+    return SettingsError("BAD_SETTING", what, "correct the text")
 
 
 def unset_by(settings: type[Settings], values: Mapping[str, Any]) -> list[str]:

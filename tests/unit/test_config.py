@@ -364,3 +364,16 @@ def test_a_pipe_is_no_settings_file_because_the_second_reader_would_find_it_empt
 def test_a_name_that_the_system_refuses_is_told_in_one_line():
     with pytest.raises(ResourceError, match="UNREADABLE: cannot read"):
         read_toml(Path("x" * 300 + ".toml"))
+
+
+def test_text_that_is_not_utf8_is_named():
+    """Bytes of a command line that are not UTF-8 become lone surrogates."""
+    with pytest.raises(Faults) as raised:
+        build(Unset, read_overrides(["prompt=a\udcff", "most=3"]), {"sizes": ["\ud800"], "\udcfe": 1})
+    said = " is not UTF-8, or holds a lone surrogate; correct the text"
+    assert raised.value.lines == [
+        rf"BAD_SETTING: prompt = 'a\udcff'{said}",
+        rf"BAD_SETTING: sizes = ['\ud800']{said}",
+        rf"BAD_SETTING: \udcfe = 1{said}",
+    ]
+    assert build(Unset, read_overrides(["prompt=é 你 😀"])).prompt == "é 你 😀"
