@@ -8,6 +8,7 @@ import pytest
 
 import hardneg as hn
 from hardneg.api.inputs import holding
+from hardneg.api.search import SearcherOptions
 from hardneg.errors import ArtifactError, BusyError, InputError, SettingsError
 from hardneg.negatives.pool import SOURCES, load_pool, save_pool
 from hardneg.storage.artifacts import read_manifest
@@ -217,6 +218,22 @@ def test_a_search_refuses_what_makes_no_sense(world, tmp_path, arguments, code):
     with pytest.raises(SettingsError) as caught:
         hn.search_split(world[0], tmp_path / "run", **arguments)
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("query", "passage", "named"), [("q 1", "p1", "'q 1'"), ("q1", "p\t1", r"'p\t1'"), ("q1", "1\n", r"'1\n'")]
+)
+def test_ids_that_a_run_cannot_hold_are_refused_before_the_search(tmp_path, monkeypatch, query, passage, named):
+    monkeypatch.setattr(SearcherOptions, "open", lambda *_: pytest.fail("it would search"))
+    passages = [("p0", "text 0"), (passage, "text 1"), ("p2", "text 2")]
+    qrels = {"train": {"a": ["p0"]}, "test": {query: ["p2"]}}
+    collection = hn.Collection.from_lists(passages, {"a": "1", query: "2"}, qrels)
+    with pytest.raises(InputError) as caught:
+        hn.search_split(collection, tmp_path / "run.trec", bm25=True)
+    assert str(caught.value) == f"BLANK_IN_ID: a TREC run cannot hold the id {named}; use ids without blanks"
+    if passage == "p1":  # queries of another split do not matter
+        with pytest.raises(pytest.fail.Exception):
+            hn.search_split(collection, tmp_path / "run.trec", bm25=True, split="train")
 
 
 # ---------------------------------------------------------------- evaluation

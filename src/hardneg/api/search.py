@@ -28,7 +28,7 @@ from hardneg.api.inspect import passage_facts
 from hardneg.api.outcomes import Hits
 from hardneg.arguments import brief, checked
 from hardneg.data.collection import Collection
-from hardneg.data.formats.trec import write_run
+from hardneg.data.formats.trec import check_ids, write_run
 from hardneg.data.languages import language_named
 from hardneg.data.training_data import named_split
 from hardneg.errors import ArtifactError, SettingsError
@@ -155,6 +155,7 @@ def search_split(
 
     Raises
     ------
+    InputError : an id of the split's queries or of the passages holds a blank, which a TREC run cannot hold.
     SettingsError : a setting is wrong.
     ArtifactError : the embeddings are damaged, or of another model or collection; the retriever is of another
         collection.
@@ -166,6 +167,7 @@ def search_split(
     check_file(Path(out), [data])
     collection, folder = collection_of(data, cache), cache_at(cache)
     rows = named_split(collection, split, "--split").query_rows
+    check_ids(collection.query_ids.take(rows), collection.passage_ids)
     first = chosen.open(collection, folder, reading)
     searcher = reranked_by(rerank_by, rerank_k, first, folder, reading)
 

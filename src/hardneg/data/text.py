@@ -7,6 +7,7 @@ A column is one UTF-8 blob and int64 offsets. An id column also finds the row of
 from __future__ import annotations
 
 import mmap
+import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -23,6 +24,7 @@ from hardneg.storage.disk import create, rename
 
 WORD = 8  # bytes compared at a time when ids are ranked
 CHUNK = 1 << 20  # rows gathered at a time
+BLANK = re.compile(rb"[\t\n\v\f\r ]")  # at which ``bytes.split`` divides
 COPIED = 1 << 12  # strings held at a time when a column is rewritten
 
 
@@ -81,6 +83,11 @@ class TextColumn:
         index = np.asarray(rows, dtype=np.int64)
         blob, starts, ends = self.blob, self.offsets[index], self.offsets[index + 1]
         return [blob[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+    def first_blank(self) -> int | None:
+        """The row of the first string that holds white space (of ASCII); None: there is none."""
+        found = BLANK.search(self.blob)
+        return None if found is None else int(np.searchsorted(self.offsets, found.start(), "right")) - 1
 
     def words(self, rows: Int64, depth: int) -> UInt64:
         """Bytes ``depth`` to ``depth + 8`` of each string as one big-endian number, zero past its end."""

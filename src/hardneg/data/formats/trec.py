@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from hardneg.data.formats.lines import CR_ALONE, LF_OR_CRLF, grade_of, publish_packed, read_lines
 from hardneg.data.formats.pair_table import Column, Float64, Table, TableForm, read_table
 from hardneg.data.ids import IdSpace, Vocabulary, byte_ranks, extend, other_forms, written_otherwise
+from hardneg.data.text import IdColumn
 from hardneg.errors import ArtifactError, InputError, NumericError
 from hardneg.records import Float32, Int32, Int64, Qrels, Run, Unit, offsets_of, owners
 from hardneg.storage.artifacts import (
@@ -224,6 +225,18 @@ def write_run(path: Path, run: Run, queries: IdSpace, passages: IdSpace, *, tag:
     facts = {"unit": run.unit, "queries": len(run), "hits": len(run.scores)}
     files = {path.name: (path.stat().st_size, digest_file(path))}
     write_json(sidecar, Manifest("run", inputs={"collection": run.collection}, facts=facts, files=files).as_json())
+
+
+def check_ids(queries: Sequence[str], passages: IdColumn) -> None:
+    """Refuse ids of queries and passages that a TREC run cannot hold, before a search takes its time.
+
+    Raises
+    ------
+    InputError : an id holds a blank.
+    """
+    _check_blanks(queries)
+    if (row := passages.first_blank()) is not None:
+        _check_blanks([passages[row]])
 
 
 def _format(run: Run, queries: IdSpace, passages: IdSpace, tag: str) -> Iterator[bytes]:
