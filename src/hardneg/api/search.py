@@ -167,7 +167,8 @@ def search_split(
     check_file(Path(out), [data])
     collection, folder = collection_of(data, cache), cache_at(cache)
     rows = named_split(collection, split, "--split").query_rows
-    check_ids(collection.query_ids.take(rows), collection.passage_ids)
+    blank = collection.passage_ids.first_blank()
+    check_ids(collection.query_ids.take(rows) + ([] if blank is None else [collection.passage_ids[blank]]))
     first = chosen.open(collection, folder, reading)
     searcher = reranked_by(rerank_by, rerank_k, first, folder, reading)
 

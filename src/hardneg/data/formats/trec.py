@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from hardneg.data.formats.lines import CR_ALONE, LF_OR_CRLF, grade_of, publish_packed, read_lines
 from hardneg.data.formats.pair_table import Column, Float64, Table, TableForm, read_table
 from hardneg.data.ids import IdSpace, Vocabulary, byte_ranks, extend, other_forms, written_otherwise
-from hardneg.data.text import IdColumn
 from hardneg.errors import ArtifactError, InputError, NumericError
 from hardneg.records import Float32, Int32, Int64, Qrels, Run, Unit, offsets_of, owners
 from hardneg.storage.artifacts import (
@@ -227,18 +226,6 @@ def write_run(path: Path, run: Run, queries: IdSpace, passages: IdSpace, *, tag:
     write_json(sidecar, Manifest("run", inputs={"collection": run.collection}, facts=facts, files=files).as_json())
 
 
-def check_ids(queries: Sequence[str], passages: IdColumn) -> None:
-    """Refuse ids of queries and passages that a TREC run cannot hold, before a search takes its time.
-
-    Raises
-    ------
-    InputError : an id holds a blank.
-    """
-    _check_blanks(queries)
-    if (row := passages.first_blank()) is not None:
-        _check_blanks([passages[row]])
-
-
 def _format(run: Run, queries: IdSpace, passages: IdSpace, tag: str) -> Iterator[bytes]:
     """The lines of a run as bytes, a block of queries at a time."""
     cuts = np.flatnonzero(np.diff(run.offsets[1:] // _BLOCK, prepend=0))
@@ -252,7 +239,7 @@ def _format_block(run: Run, block: Int64, queries: IdSpace, passages: IdSpace, t
     span = slice(offsets[0], offsets[-1])
     rows, passage = np.unique(run.passage_rows[span], return_inverse=True)
     query_ids, passage_ids = queries.take(run.query_rows[block]), passages.take(rows)
-    _check_blanks([*query_ids, *passage_ids])
+    check_ids([*query_ids, *passage_ids])
     query = owners(offsets - offsets[0])
     order = _best_first(query, run.scores[span], passage, passage_ids)
     ranks = np.arange(len(query)) - (offsets - offsets[0])[query] + 1
@@ -262,7 +249,8 @@ def _format_block(run: Run, block: Int64, queries: IdSpace, passages: IdSpace, t
     return [f"{query_ids[q]} Q0 {passage_ids[p]} {rank} {score:.9g} {tag}\n" for q, p, rank, score in hits]
 
 
-def _check_blanks(ids: Sequence[str]) -> None:
+def check_ids(ids: Sequence[str]) -> None:
+    """Refuse ids that a TREC run cannot hold; raises :class:`InputError`."""
     for id_ in ids:
         if (data := id_.encode()).split() != [data]:
             raise InputError("BLANK_IN_ID", f"a TREC run cannot hold the id {id_!r:.80}", "use ids without blanks")
