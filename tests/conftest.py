@@ -61,25 +61,31 @@ def sketched():
 
 @pytest.fixture(scope="session", autouse=True)
 def read_once():
-    """Copy small models that were read before in memory, because transformers takes longer to read the files."""
+    """Copy small models and tokenizers that were read before in memory: to read their files takes longer."""
     from hardneg.models import tower
 
     known = OrderedDict()
 
-    def read(folder, source, *, real=tower.read_transformer):
-        files = sorted(file for file in Path(folder).rglob("*") if file.is_file())
-        stats = [file.stat() for file in files]
-        if sum(stat.st_size for stat in stats) > SMALL or any(file.suffix == ".py" for file in files):
-            return real(folder, source)
-        key = (source, *zip(files, ((stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats), strict=True))
-        if key not in known:
-            known[key] = real(folder, source)
-            if len(known) > 8:
-                known.popitem(last=False)
-        return copy.deepcopy(known[key])
+    def once(real):
+        def read(folder, *source):
+            files = sorted(file for file in Path(folder).rglob("*") if file.is_file())
+            stats = [file.stat() for file in files]
+            if sum(stat.st_size for stat in stats) > SMALL or any(file.suffix == ".py" for file in files):
+                return real(folder, *source)
+            states = [(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats]
+            key = (real, *source, *zip(files, states, strict=True))
+            if key not in known:
+                known[key] = real(folder, *source)
+                if len(known) > 16:
+                    known.popitem(last=False)
+            known.move_to_end(key)
+            return copy.deepcopy(known[key])
+
+        return read
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tower, "read_transformer", read)
+        for name in ("read_transformer", "read_tokenizer"):
+            patch.setattr(tower, name, once(getattr(tower, name)))
         yield
 
 

@@ -29,6 +29,7 @@ LARGEST = (1 << 31) - 1  # the largest count that a user may give
 WORDS = {str: "a string", Path: "a path", int: "an integer", float: "a number", bool: "True or False"}
 WORDS |= {type(None): "None", dict: "a mapping"}
 ELSEWHERE = {"top_k": "k", "topk": "k", "limit": "k", "metric": "measure", "metrics": "measures", "output": "out"}
+hints_of: Callable[[Any], Mapping[str, Any]] = functools.cache(typing.get_type_hints)  # slow to evaluate
 CALLED = {"prepare": "train"}  # a function that checks arguments -> the public function that users call
 
 
@@ -42,13 +43,13 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     ------
     SettingsError : an argument has the wrong type (:class:`~hardneg.errors.Faults` if several have).
     """
-    signature, known = inspect.signature(function), functools.cache(typing.get_type_hints)
-    keywords = functools.cache(lambda: keywords_of(signature, known(function)))
+    signature = inspect.signature(function)
+    keywords = functools.cache(lambda: keywords_of(signature, hints_of(function)))
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         of = CALLED.get(function.__qualname__, function.__qualname__)
-        hints, names = known(function), keywords()
+        hints, names = hints_of(function), keywords()
         if unknown := [name for name in kwargs if names is not None and name not in names]:
             raise unexpected(of, unknown[0], names or ())
         try:
@@ -76,7 +77,7 @@ def keywords_of(signature: inspect.Signature, hints: Mapping[str, Any]) -> Colle
         if parameter.kind is not inspect.Parameter.VAR_KEYWORD:
             names.append(name)
         elif typing.get_origin(hints.get(name)) is typing.Unpack:
-            names.extend(typing.get_type_hints(*typing.get_args(hints[name])))
+            names.extend(hints_of(*typing.get_args(hints[name])))
         else:
             return None
     return names
@@ -100,8 +101,7 @@ def check_fields(record: Any) -> None:
 
     Afterwards the fields hold Python's numbers in place of numpy's.
     """
-    hints = typing.get_type_hints(type(record))
-    for name, hint in hints.items():
+    for name, hint in hints_of(type(record)).items():
         value = getattr(record, name)
         check_value(f"{type(record).__name__}: {name}", value, hint)
         if (number := plain(value)) is not value:
@@ -153,7 +153,7 @@ def takes_path(hint: Any) -> bool:
 def keyword_hints(hint: Any, names: Iterable[str]) -> Mapping[str, Any]:
     """The annotation of each keyword of ``**options``; of ``Unpack[Options]``, those of the dict ``Options``."""
     if typing.get_origin(hint) is typing.Unpack:
-        return typing.get_type_hints(*typing.get_args(hint))
+        return hints_of(*typing.get_args(hint))
     return dict.fromkeys(names, hint)
 
 

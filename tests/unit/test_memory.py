@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ import torch
 
 from hardneg.errors import ResourceError, SettingsError
 from hardneg.process import control_groups, memory
-from hardneg.process.memory import limit_memory, own_memory, parse_size, require, room
+from hardneg.process.memory import PeakWatch, limit_memory, own_memory, parse_size, require, room
 from hardneg.search import exact, retrieve
 from hardneg.search.exact import ExactIndex
 
@@ -152,6 +153,42 @@ print(highest // MIB, later // MIB, peak_memory() // MIB)
     highest, later, process = map(int, run.stdout.split())
     assert process >= highest - 10  # the system's own record was not reset
     assert 90 <= later < highest - 100
+
+
+def test_a_forked_process_watches_by_a_thread_of_its_own():
+    program = """
+import os, time
+from hardneg.process.memory import PeakWatch
+MIB = 1 << 20
+held = b"1" * (300 * MIB)
+del held  # so that the system's record tells nothing of what comes
+outer = PeakWatch()  # its thread is not there after the fork
+child = os.fork()
+watch = PeakWatch()
+held = b"1" * (100 * MIB)
+time.sleep(0.3)
+del held
+assert 90 * MIB <= watch.end() < 300 * MIB
+outer.end()
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_the_thread_that_looks_ends_when_nobody_watches(monkeypatch):
+    monkeypatch.setattr(memory, "LOOK_SECONDS", 0.001)
+    first, second = PeakWatch(), PeakWatch()
+    thread = memory._lookout.thread
+    first.end()
+    time.sleep(0.1)
+    assert memory._lookout.thread is thread  # it looks for the second
+    second.end()
+    thread.join(60)
+    assert not thread.is_alive()
+    third = PeakWatch()
+    assert memory._lookout.thread.is_alive()
+    third.end()
 
 
 def test_the_peak_of_a_search_stays_under_its_limit():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import re
 import resource
 import threading
-from pathlib import Path
+import time
 
 import psutil
 
@@ -18,6 +19,7 @@ UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
 LOOK_SECONDS = 0.05
+IDLE_LOOKS = 20  # without a watch, after which the thread that looks ends
 
 _limits: dict[str, int] = {}  # by type of device
 
@@ -91,9 +93,9 @@ def peak_memory() -> int:
     """The most bytes that this process took so far, mapped files included.
 
     The system keeps two records, and either may lag behind the other by some pages: the higher one counts. In a
-    new process, one record still includes the peak of the parent; that of :func:`highest` does not.
+    new process, one record still includes the peak of the parent; that of :func:`highest_and_held` does not.
     """
-    return max(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, highest())
+    return max(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, highest_and_held()[0])
 
 
 class PeakWatch:
@@ -105,44 +107,73 @@ class PeakWatch:
     """
 
     def __init__(self) -> None:
-        self.before, self.seen = highest(), held_now()
-        self.ended = threading.Event()
-        self.thread = threading.Thread(target=self._watch, name="peak of memory", daemon=True)
-        self.thread.start()
-
-    def _watch(self) -> None:
-        while not self.ended.wait(LOOK_SECONDS):
-            self.seen = max(self.seen, held_now())
+        self.before, self.seen = highest_and_held()
+        _lookout.watch(self)
 
     def end(self) -> int:
         """Stop watching; returns the peak in bytes."""
-        self.ended.set()
-        self.thread.join()
-        after = highest()
-        seen = max(self.seen, held_now())
+        _lookout.leave(self)
+        after, held = highest_and_held()
+        seen = max(self.seen, held)
         if after > self.before:
             return after
         return min(seen, after) if after else seen  # the system's record may lag by a little
 
 
-def highest() -> int:
-    """The most bytes of this program so far, mapped files included; 0 where the system does not tell."""
-    return _of_status("VmHWM:") or 0
+class _Lookout:
+    """One thread that looks for all watches: short stages take less time than to start a thread for each."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """Forget all watches: a forked process has none of the threads of the first."""
+        self.lock = threading.Lock()
+        self.watches: set[PeakWatch] = set()
+        self.thread: threading.Thread | None = None
+
+    def watch(self, one: PeakWatch) -> None:
+        """Look for a watch from now on."""
+        with self.lock:
+            self.watches.add(one)
+            if self.thread is None:
+                self.thread = threading.Thread(target=self._look, name="peak of memory", daemon=True)
+                self.thread.start()
+
+    def leave(self, one: PeakWatch) -> None:
+        """Look for a watch no more."""
+        with self.lock:
+            self.watches.discard(one)
+
+    def _look(self) -> None:
+        idle = 0
+        while idle < IDLE_LOOKS:
+            time.sleep(LOOK_SECONDS)
+            with self.lock:
+                watches = tuple(self.watches)
+                idle = 0 if watches else idle + 1
+                if idle == IDLE_LOOKS:
+                    self.thread = None
+            if watches:
+                held = highest_and_held()[1]
+                for one in watches:
+                    one.seen = max(one.seen, held)
 
 
-def held_now() -> int:
-    """The bytes of this process, mapped files included."""
-    found = _of_status("VmRSS:")
-    return int(psutil.Process().memory_info().rss) if found is None else found
+_lookout = _Lookout()
+os.register_at_fork(after_in_child=_lookout.renew)
 
 
-def _of_status(name: str) -> int | None:
-    """A number of bytes that Linux tells of this process; None where there is none."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith(name):
-                return int(line.split()[1]) << 10
-    return None
+def highest_and_held() -> tuple[int, int]:
+    """The most bytes of this program so far, 0 where the system does not tell, and those that it holds now.
+
+    Mapped files are included.
+    """
+    with contextlib.suppress(OSError), open("/proc/self/status", "rb") as stream:
+        told = dict(line.split(b":", 1) for line in stream.read().splitlines())
+        if b"VmHWM" in told and b"VmRSS" in told:
+            return int(told[b"VmHWM"].split()[0]) << 10, int(told[b"VmRSS"].split()[0]) << 10
+    return 0, int(psutil.Process().memory_info().rss)
 
 
 def own_memory() -> int:
