@@ -104,6 +104,13 @@ def model_place(place: Place, role: str = "model") -> Place:
     return found
 
 
+def cache_beside(model: Place) -> Path | None:
+    """The cache in the experiment that trained this model; None if another cache was named then, or none did."""
+    layout = Layout(Path(model).absolute().parent)
+    trained = layout.model == Path(model).absolute() and is_experiment(layout)
+    return layout.cache if trained and layout.cache.is_dir() else None
+
+
 def is_experiment(layout: Layout) -> bool:
     """Whether a folder is that of an experiment, of one seed or of several."""
     return layout.settings.is_file() or any(seed.settings.is_file() for seed in layout.seeds())

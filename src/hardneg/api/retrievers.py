@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Unpack
 
-from hardneg.api.inputs import Data, Place, Reading, cache_at, collection_of, source_at
+from hardneg.api.inputs import Data, Place, Reading, cache_at, cache_beside, collection_of, source_at
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.errors import SettingsError
@@ -65,7 +65,8 @@ def retriever_for(
 ) -> Retriever:
     """A retriever of a model over a collection.
 
-    Its embeddings live in the cache, keyed by digests, unless they are given.
+    Its embeddings live in the cache, keyed by digests, unless they are given, or the experiment that trained the
+    model has them in a cache of its own.
     """
     retriever = Retriever(
         open_encoder(source, recalled=cache),
@@ -73,6 +74,7 @@ def retriever_for(
         cache,
         encoding=Encoding(precision=best_precision(source.device_here)),
         passages_at=None if embeddings is None else Path(embeddings),
+        beside=cache_beside(source.model),
     )
     if index is None:
         return retriever
@@ -82,8 +84,9 @@ def retriever_for(
 
 
 def retriever_with_runs(source: ModelSource, collection: Collection, cache: Path) -> CachedRetriever:
-    """A retriever of a model over a collection; its runs live in the cache, as its embeddings do."""
+    """A retriever as :func:`retriever_for` opens it, whose runs live in the cache."""
     encoder = open_encoder(source)
     encoding = Encoding(precision=best_precision(source.device_here))
     key = digest_json([encoder.digest(), collection.digest, dataclasses.asdict(encoding)])
-    return CachedRetriever(encoder, collection, cache / "runs" / key[:32], cache, encoding=encoding)
+    runs, beside = cache / "runs" / key[:32], cache_beside(source.model)
+    return CachedRetriever(encoder, collection, runs, cache, encoding=encoding, beside=beside)

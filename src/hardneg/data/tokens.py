@@ -25,6 +25,7 @@ from hardneg.storage.artifacts import (
     is_published,
     load_array,
     open_artifact,
+    place_in,
     publish,
 )
 from hardneg.storage.disk import create
@@ -164,6 +165,7 @@ def tokenize(
     tokenizer: Tokenizer,
     cache: Path,
     *,
+    beside: Path | None = None,
     progress: Tick = silent,
 ) -> TokenStore:
     """Open the token store of one side of ``source`` in the cache; make it first if it is not there.
@@ -178,6 +180,7 @@ def tokenize(
     Parameters
     ----------
     cache : the folder of token stores; a store's key is the digest of collection, template and tokenizer.
+    beside : a second cache, whose store is opened if the first has none; nothing is written there.
     progress : called with the number of texts done and the number of all.
 
     Raises
@@ -185,7 +188,7 @@ def tokenize(
     SettingsError : the length leaves no room for text, or the tokenizer has no separator to join titles with.
     """
     template = replace(template, tokenizer=tokenizer_digest(tokenizer))
-    path = cache / KIND / digest_json([source.digest, asdict(template)])[:32]
+    path = place_in(cache, beside, Path(KIND, digest_json([source.digest, asdict(template)])[:32]))
     made_once(
         cache / "leases" / path.name,
         lambda: is_published(path, KIND),

@@ -24,14 +24,15 @@ def token_store(
     *,
     searching: bool = False,
     most: int | None = None,
+    beside: Path | None = None,
 ) -> TokenStore:
     """The token store of one side, made on first use for each tokenizer and template.
 
     Training and search share it, except for queries where ``searching`` takes longer ones, and for passages of
-    which training steps read ``most`` tokens only.
+    which training steps read ``most`` tokens only. A store in the cache ``beside`` is used if ``cache`` has none.
     """
     template = encoder.search_template(side) if searching else encoder.template(side)
-    return store_of(shorter(template, most), encoder.tokenizer(side), collection, cache)
+    return store_of(shorter(template, most), encoder.tokenizer(side), collection, cache, beside)
 
 
 def shorter(template: TextTemplate, most: int | None) -> TextTemplate:
@@ -53,10 +54,12 @@ def pair_store(tower: Tower, template: PairTemplate, collection: Collection, cac
     return PairStore(queries, passages, form, template.max_length)
 
 
-def store_of(template: TextTemplate, tokenizer: Tokenizer, collection: Collection, cache: Path) -> TokenStore:
-    """The token store of a template, made on first use."""
+def store_of(
+    template: TextTemplate, tokenizer: Tokenizer, collection: Collection, cache: Path, beside: Path | None = None
+) -> TokenStore:
+    """The token store of a template, made on first use if it is not in the cache ``beside`` either."""
     with track(f"tokenising {'queries' if template.side == 'query' else 'passages'}", "texts") as tick:
-        return tokenize(collection, template, tokenizer, cache, progress=tick)
+        return tokenize(collection, template, tokenizer, cache, beside=beside, progress=tick)
 
 
 def texts_digest(encoder: BiEncoder, collection: Collection, cache: Path) -> str:

@@ -28,7 +28,7 @@ from hardneg.search.parts import SharedIndex
 from hardneg.search.retrieve import Index, StoredIndex, dot_products, index_run
 from hardneg.search.runs import KIND, check_rows, check_texts, load_run, save_run
 from hardneg.search.vectors import as_tensor
-from hardneg.storage.artifacts import digest_json, is_current, is_published, read_manifest
+from hardneg.storage.artifacts import digest_json, is_current, is_published, place_in, read_manifest
 
 AT_ONCE = 256  # queries that are encoded together when only some are asked for
 SIDES: tuple[Side, ...] = ("passage", "query")
@@ -57,6 +57,7 @@ class Retriever(Guarded):
     encoding : how embeddings are made.
     index : is searched in place of embeddings; see :func:`~hardneg.search.ann.open_index`.
     passages_at : embeddings of the corpus made by this model before, instead of those in the cache.
+    beside : a second cache, read only: its stores of passages are used if the first has none.
     timed : context manager that measures a stage.
 
     Attributes
@@ -75,11 +76,13 @@ class Retriever(Guarded):
         encoding: Encoding,
         index: Index | None = None,
         passages_at: Path | None = None,
+        beside: Path | None = None,
         timed: Timed = untimed,
     ) -> None:
         super().__init__()
         self.encoder, self.collection, self.cache = encoder, collection, cache
-        self.encoding, self.index, self.passages_at, self.timed = encoding, index, passages_at, timed
+        self.encoding, self.index, self.timed = encoding, index, timed
+        self.passages_at, self.beside = passages_at, beside
         self.among: Int32 | None = None
         self.alone = False
         self.digest = encoder.digest()  # now: the weights may change while the retriever is looked at
@@ -334,13 +337,14 @@ class Retriever(Guarded):
 
     def _embeddings(self, side: Side, *, searching: bool = True) -> tuple[TokenStore | SomeTokens, Path]:
         """The token store of a side, and where its embeddings live: keyed by digests, never by a name."""
+        beside = self.beside if side == "passage" else None
         store: TokenStore | SomeTokens = token_store(
-            self.encoder, self.collection, self.cache, side, searching=searching
+            self.encoder, self.collection, self.cache, side, searching=searching, beside=beside
         )
         if side == "passage" and self.alone:
             store = SomeTokens(store, self.among)  # type: ignore[arg-type]  # it was none before
         key = digest_json([VERSION, self.sides[side], store.digest, dataclasses.asdict(self.encoding)])
-        return store, self.cache / "embeddings" / key[:32]
+        return store, place_in(self.cache, beside, Path("embeddings", key[:32]))
 
     @one_at_a_time
     def discard(self, *sides: Side) -> None:

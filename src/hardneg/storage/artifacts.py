@@ -58,6 +58,7 @@ __all__ = [
     "load_array",
     "move",
     "open_artifact",
+    "place_in",
     "publish",
     "publish_file",
     "read_json",
@@ -78,6 +79,15 @@ def is_published(path: Path, kind: str | None = None) -> bool:
         if not (path / MANIFEST).is_file():
             return False
     return kind is None or read_manifest(path, kind).kind == kind
+
+
+def place_in(cache: Path, beside: Path | None, name: Path) -> Path:
+    """The place of an artefact: in the cache ``beside`` if it stands only there, else in ``cache``."""
+    if beside is not None and not is_published(cache / name):
+        with contextlib.suppress(HardnegError):  # a cache of another user may be closed to this one
+            if is_published(beside / name):
+                return beside / name
+    return cache / name
 
 
 NAMES_OF_KINDS = {

