@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hardneg.data.training_data import BY_QRELS, TrainingData
 from hardneg.evaluation.answers import AnswerCache
-from hardneg.negatives.candidates import Contains
+from hardneg.negatives.candidates import Contains, is_known
 from hardneg.negatives.mining import Corpus, Searcher, training_depth
 from hardneg.negatives.pool import NegativePool
 from hardneg.records import Int32, Int64, Positives, Run, offsets_of, owners, spans
@@ -98,11 +98,16 @@ def with_pool_positives(data: TrainingData, pool: NegativePool) -> TrainingData:
 
 
 def relevant(run: Run, data: TrainingData, contains: Contains | None) -> Positives:
-    """The passages that count as relevant in a run of all training queries: positives, and hits with an answer."""
+    """The passages that count as relevant in a run of all training queries: positives, and hits with an answer.
+
+    Each counts once, also a positive that contains an answer.
+    """
     judged = data.train
     if contains is None:
         return judged
     best = run.cut(DEPTH)
     owner = owners(best.offsets)
-    found = np.flatnonzero(contains(best.query_rows[owner], best.passage_rows))
+    found = np.flatnonzero(
+        contains(best.query_rows[owner], best.passage_rows) & ~is_known(judged, owner, best.passage_rows)
+    )
     return merged(judged, owner[found], best.passage_rows[found])

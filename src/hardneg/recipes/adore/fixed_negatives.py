@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from hardneg.experiment.snapshot import Snapshot
+from hardneg.negatives.labels import answers_of
 from hardneg.negatives.mining import mine_candidates
 from hardneg.negatives.pool import KIND, NegativePool, save_pool
 from hardneg.negatives.sources import random_source
@@ -28,7 +29,8 @@ class FixedNegatives:
     state : the state before training; its encoder is the one that is trained.
     index : the index that retrieves.
     source : ``random``: negatives are drawn from the corpus anew at each visit of a query (Zhan et al., 2021,
-        Section 4.1); ``static``: they are the passages that were retrieved when they were mined, without D+.
+        Section 4.1); ``static``: they are the passages that were retrieved when they were mined. Neither has
+        passages of D+, or those that people judged relevant.
     refresh_every : steps after which static negatives are mined anew; None: never.
     """
 
@@ -44,6 +46,7 @@ class FixedNegatives:
         self.training, self.state, self.index = training, state, index
         self.source, self.refresh_every = source, refresh_every
         self.depth = min(training.settings.depth, training.data.collection.n_passages)
+        self.contains = answers_of(training.data, training.experiment.cache)
         self.pool: NegativePool | None = None
 
     def of(self, batch: QueryBatch) -> Sequence[Int32]:
@@ -77,6 +80,7 @@ class FixedNegatives:
             episode=1,
             epoch=batch.epoch,
             text_keys=collection.text_keys,
+            contains=self.contains,
         )
 
     def _mine(self, version: int, path: Path) -> None:
@@ -90,7 +94,15 @@ class FixedNegatives:
         def publish() -> None:
             with experiment.timed("mine", version=version):
                 miner, queries = next(with_index(state, self.index), state), training.data.train
-                pool = mine_candidates(miner, queries, "query", episode=1, depth=self.depth, seed=settings.seed)
+                pool = mine_candidates(
+                    miner,
+                    queries,
+                    "query",
+                    episode=1,
+                    depth=self.depth,
+                    seed=settings.seed,
+                    contains=self.contains,
+                )
             save_pool(pool, path, settings=settings.result_values(), inputs=inputs)
 
         if not by_leader(is_current, path, KIND, inputs):
