@@ -33,7 +33,7 @@ from hardneg.data.collection import Collection
 from hardneg.data.training_data import BY_QRELS, Labels, TrainingData, labelled, named_split
 from hardneg.errors import SettingsError
 from hardneg.models.source import ModelSource
-from hardneg.negatives.candidates import ALL, Filters
+from hardneg.negatives.candidates import ALL, Filters, check_scores
 from hardneg.negatives.facts import warn_if_empty
 from hardneg.negatives.labels import answers_of, current_positives
 from hardneg.negatives.mining import SOURCES, TELEPORTED, Corpus, Miner, mine_pool
@@ -113,7 +113,7 @@ def mine(
     settings, *_, needs_model, _, _ = check_all(
         partial(check_settings, sources, depth, count, alpha, beta, seed),
         labels.check,
-        partial(check_filters, filters, filter_by),
+        partial(check_filters, filters, filter_by, sources),
         partial(check_mix, sources, model, previous),
         partial(check_shares, sources, previous, alpha=alpha, beta=beta),
         partial(check_file_source, sources, file),
@@ -303,8 +303,10 @@ def check_shares(sources: Sequence[str], previous: Place | None, *, alpha: float
         raise SettingsError("BAD_SETTING", what, "name both, or leave it out")
 
 
-def check_filters(filters: Filters, filter_by: Place | None = None) -> None:
-    """Refuse bounds that are not finite numbers, and a model to filter by without a bound on its scores."""
+def check_filters(filters: Filters, filter_by: Place | None = None, sources: Sequence[str] = ()) -> None:
+    """Refuse bounds that are not finite, or that a source has no scores for; and a model without a bound."""
+    if filter_by is None:
+        check_scores(sources, filters, by_model=bool(set(TELEPORTED) & set(sources)))
     if filter_by is not None and filters.on_scores == ALL:
         what = "a model is given to filter by, and no bound on its scores"
         fix = "give --relative-margin, --absolute-margin, --max-score or --top, or leave --filter-by out"

@@ -6,7 +6,7 @@ Every source that ranks passages is a run: BM25's, the model's for the query, th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -99,6 +99,28 @@ class Filters:
 
 
 ALL = Filters()
+
+
+def check_scores(sources: Iterable[str], filters: Filters, *, by_model: bool) -> None:
+    """Refuse bounds on scores that a source does not have, see :func:`no_scores`.
+
+    BM25 and files have no scores of positives, which margins compare. A model that mines ``by_model`` scores
+    random negatives too.
+    """
+    for source in sources:
+        unscored = source == "random" and not by_model and filters.on_scores != ALL
+        if unscored or (source in ("bm25", "file") and filters.margin):
+            raise no_scores(source)
+
+
+def no_scores(source: str) -> SettingsError:
+    """The refusal of bounds on the scores of a source that has none."""
+    what, by = f"{source} has no margin to the positive's score", "filter it by rank or max_score"
+    if source == "random":
+        what, by = "random negatives have no scores that bounds could compare", "leave random out"
+    elif source == "file":
+        what, by = "margins need the positives' scores, which a file does not have", "filter by rank or max_score"
+    return SettingsError("NO_MARGIN", what, f"{by}, or by the scores of a model (--filter-by)")
 
 
 def search_depth(depth: int, positives: Positives) -> int:

@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from hardneg.data.collection import Collection
-from hardneg.errors import SettingsError
 from hardneg.keyed_random import UInt64
-from hardneg.negatives.candidates import Contains, Filters, without_answers, without_known
+from hardneg.negatives.candidates import Contains, Filters, check_scores, without_answers, without_known
 from hardneg.negatives.groups import usable
 from hardneg.negatives.pool import SOURCES, NegativePool
 from hardneg.negatives.sources import Keep, draw_entries, log_shortfall, sample_source
@@ -66,9 +65,7 @@ def from_file(
     A run is treated as the run of a search: ``depth`` and ``filters`` apply. The entries of a pool are taken as
     they are, except those that ``keep`` drops. With ``count``, so many are drawn for each query.
     """
-    if filters.margin:
-        fix = "filter by rank or max_score, or by the scores of a model (--filter-by)"
-        raise SettingsError("NO_MARGIN", "margins need the positives' scores, which a file does not have", fix)
+    check_scores(["file"], filters, by_model=False)
     if isinstance(given, Run):
         return sample_source(
             given,

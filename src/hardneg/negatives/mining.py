@@ -19,6 +19,8 @@ from hardneg.negatives.candidates import (
     ALL,
     Contains,
     Filters,
+    check_scores,
+    no_scores,
     search_depth,
     starved,
     without_answers,
@@ -125,6 +127,8 @@ def mine_pool(
         from the previous pool. Queries that then have no positive or no negative are left out.
     """
     check_sources(corpus, sources, given)
+    if guide is None:
+        check_scores(sources, filters, by_model=not isinstance(corpus, Corpus))
     mine = partial(
         mine_candidates,
         corpus,
@@ -367,11 +371,7 @@ class QueryScores:
     def of(cls, corpus: Miner | Corpus, positives: Positives, source: str) -> QueryScores:
         """The scores for these queries; raises :class:`SettingsError` where no model mines the source."""
         if source == "bm25" or isinstance(corpus, Corpus):
-            if source == "random":
-                what, by = "random negatives have no scores that bounds could compare", "leave random out"
-            else:
-                what, by = f"{source} has no margin to the positive's score", "filter it by rank or max_score"
-            raise SettingsError("NO_MARGIN", what, f"{by}, or by the scores of a model (--filter-by)")
+            raise no_scores(source)
         return cls(corpus, positives, corpus.training_queries.rows(positives.query_rows))
 
     def __call__(self, at: Int64, passages: Int32) -> Float32:
