@@ -9,11 +9,11 @@ import pytest
 import hardneg as hn
 from hardneg.api.recipes import settings_of
 from hardneg.api.score import open_guide
-from hardneg.errors import HardnegError, SettingsError
+from hardneg.errors import HardnegError, NumericError, SettingsError
 from hardneg.models.rankers import new_ranker, save_ranker
 from hardneg.models.source import ModelSource
 from hardneg.negatives.pool import load_pool, save_pool
-from hardneg.negatives.scores import lowest_positive
+from hardneg.negatives.scores import StoredScores, lowest_positive
 from hardneg.recipes import ance_tele, star, warmup
 from hardneg.recipes.ance import recipe as ance
 from hardneg.recipes.frozen import frozen_inputs
@@ -94,6 +94,39 @@ def test_distillation_without_a_teacher_is_refused_at_once(plain, world, ranker,
     for name, fix in (("ance", "give --teacher M$"), ("star", r"give --teacher M, or .*--pool SCORED\)$")):
         with pytest.raises(SettingsError, match=f"NO_TEACHER: .*; {fix}"):
             frozen_inputs(settings_of(name, distill="kl"), source, None)
+
+
+def test_scores_of_a_pool_are_distilled_also_where_a_guide_filters_it(run_states, plain, world, ranker, tmp_path):
+    guide = open_guide(ModelSource.at(ranker, device="cpu"), world.collection, tmp_path)
+    given = guide.scored(load_pool(plain("star").path / FIRST))
+    settings = RUNS["star"][1] | {"distill": "kl"}
+    bounds = {"filter_by": "start", "absolute_margin": MARGIN, "frozen": {}}
+    done = run_states(RUNS["star"][0], given=given, **bounds, **settings)
+    pool = load_pool(done.path / FIRST)
+    assert pool.ranker == given.ranker
+    assert 0 < len(pool.passage_rows) < len(given.passage_rows)
+    scores = StoredScores(given)
+    assert np.array_equal(pool.ranker_scores, scores(pool.query_rows[owners(pool.offsets)], pool.passage_rows))
+    start = load_pool(run_states(RUNS["star"][0], given=given, **bounds, **RUNS["star"][1]).path / FIRST)
+    assert start.ranker != given.ranker
+    assert np.array_equal(pool.passage_rows, start.passage_rows)  # kept by the scores of the guide
+
+
+def test_a_scored_pool_of_other_positives_is_refused_at_once(plain, world, ranker, tmp_path):
+    guide = open_guide(ModelSource.at(ranker, device="cpu"), world.collection, tmp_path)
+    pool = guide.scored(load_pool(plain("star").path / FIRST))
+    save_pool(pool, tmp_path / "scored", settings={}, inputs={})
+    query = world.collection.query_ids[int(pool.query_rows[0])]
+    taken = {*pool.positives.of(0).tolist(), *pool.passage_rows[: pool.offsets[1]].tolist()}
+    passage = next(row for row in range(world.collection.n_passages) if row not in taken)
+    file = tmp_path / "judgements.tsv"
+    file.write_text(f"query-id\tpassage-id\tlabel\n{query}\t{world.collection.passage_ids[passage]}\tpositive\n")
+    common = COMMON | {"steps": 2, "measures": "RR@10", "device": "cpu", "distill": "kl"}
+    options = {"negatives": tmp_path / "scored", "judgements": file, **common}
+    with pytest.raises(NumericError, match=r"1 query has a positive without a score; .*hardneg mine\)"):
+        hn.train("star", world.collection, world.calm, tmp_path / "exp", **options)
+    assert not (tmp_path / "exp").exists()
+    hn.train("star", world.collection, world.calm, tmp_path / "exp", teacher=ranker, **options)
 
 
 @pytest.mark.parametrize("mixtures", [["file", "bm25"], ["file+random"]])

@@ -10,7 +10,7 @@ import pytest
 import hardneg as hn
 from hardneg.api import score as scoring
 from hardneg.data.training_data import choose_splits
-from hardneg.errors import NumericError
+from hardneg.errors import HardnegError, NumericError
 from hardneg.models.rankers import new_ranker, save_ranker
 from hardneg.models.source import ModelSource
 from hardneg.negatives import scores
@@ -332,6 +332,28 @@ def test_the_command_scores_and_filters(world, mined, tmp_path, hardneg):
     assert found["filtered"] == pool.filtered
     assert found["ranker"] == pool.ranker
     assert " ranker " in hardneg("inspect", tmp_path / "scored", "--data", world.collection.path)[1]
+
+
+@pytest.mark.parametrize(
+    ("sources", "bounds"),
+    [
+        (["query", "bm25"], {"relative_margin": 0.05}),
+        (["lookahead", "file"], {"absolute_margin": 0.1}),
+        (["bm25", "random"], {"max_score": 1.0}),
+        (["random"], {"top": 2}),
+    ],
+)
+def test_bounds_that_a_source_has_no_scores_for_are_refused_before_anything_is_opened(tmp_path, sources, bounds):
+    file = {"file": tmp_path / "no-file"} if "file" in sources else {}
+    with pytest.raises(HardnegError, match="NO_MARGIN"):
+        hn.mine(
+            tmp_path / "no-data",
+            "no-model",
+            tmp_path / "pool",
+            sources=sources,
+            filters=hn.Filters(**bounds),
+            **file,
+        )
 
 
 def test_what_makes_no_sense_is_said_in_one_line(world, mined, tmp_path, hardneg):

@@ -163,7 +163,7 @@ def prepare(
         on, the index is recognised by the digest, wherever it lies then.
     filter_by : a frozen model, bi-encoder or cross-encoder, whose scores the bounds on mined negatives apply to.
     teacher : a frozen model whose scores are distilled, as the setting ``distill`` says; without it, the scores
-        stored with ``negatives`` or those of ``filter_by`` are used.
+        stored with ``negatives`` are, if all negatives are from there, else those of ``filter_by``.
     ranker : the cross-encoder that ``ar2`` begins with; without it, ``ar2`` makes one from the model and a new
         head.
     judgements : a file of people's judgements of training queries, as the audit's page saves it. Passages labelled

@@ -24,7 +24,7 @@ from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import is_shown, say
 from hardneg.process.stages import Planned
 from hardneg.recipes.estimate import take_sample
-from hardneg.recipes.frozen import frozen_inputs
+from hardneg.recipes.frozen import check_stored, frozen_inputs
 from hardneg.recipes.roles.jobs import Job, jobs_of
 from hardneg.recipes.roles.taking import take_role
 from hardneg.recipes.stages import stages_of
@@ -127,6 +127,7 @@ def inputs_of(task: Task, encoder: BiEncoder) -> dict[str, str]:
         inputs["judgements"] = task.data.judgements.digest
     if encoder.code:
         inputs["code"] = "+".join(encoder.code)
+    check_stored(task.settings, task.source.teacher, task.given.pool, task.data)
     frozen = frozen_inputs(task.settings, task.source, task.given.pool)
     return inputs | dict(task.given.inputs) | frozen
 

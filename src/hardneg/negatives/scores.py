@@ -81,17 +81,22 @@ class Guide:
             raise NumericError("BAD_SCORE", what, "check the model and these texts")
         return scores
 
-    def filtered(self, pool: NegativePool, filters: Filters) -> NegativePool:
+    def filtered(self, pool: NegativePool, filters: Filters, *, keeps: bool = False) -> NegativePool:
         """The scored pool with only those entries whose scores are within the bounds of ``filters``.
 
         Bounds on ranks are not applied. A pool that this guide has scored, positives included, is not scored
         again.
+
+        Parameters
+        ----------
+        keeps : a pool that another ranker scored keeps that ranker's scores; otherwise it gets those of the guide.
         """
+        given = pool if keeps and pool.ranker else None
         scores = pool.positive_scores if pool.ranker == self.digest else None
         if scores is None or np.isnan(scores).any():
             with track("scoring candidates", "pairs") as tick:
                 pool = self.scored(pool, progress=tick)
-        return within(pool, filters)
+        return within(pool, filters, given)
 
 
 def _pairs(pool: NegativePool, start: int, stop: int) -> tuple[Int32, Int32, Int64]:
@@ -123,10 +128,14 @@ def guide_of(scorer: PairScorer, collection: Collection) -> Guide:
     return Guide(scorer.score, scorer.digest, name)
 
 
-def within(pool: NegativePool, filters: Filters) -> NegativePool:
+def within(pool: NegativePool, filters: Filters, other: NegativePool | None = None) -> NegativePool:
     """The entries of a scored pool that are within the bounds on scores; ``filtered`` counts the others by source.
 
     A margin is measured from the lowest score of a query's positives, because training takes them in turn.
+
+    Parameters
+    ----------
+    other : the same entries with another ranker's scores, which the result keeps.
     """
     assert pool.ranker_scores is not None, "the pool has no scores"
     scores, owner = pool.ranker_scores, owners(pool.offsets)
@@ -141,7 +150,7 @@ def within(pool: NegativePool, filters: Filters) -> NegativePool:
         dropped = int(np.count_nonzero(~keep & (pool.sources == code)))
         counts[SOURCES[code]] = counts.get(SOURCES[code], 0) + dropped
     log.info("bounds on the guide's scores keep out %d of %d candidates", np.count_nonzero(~keep), len(keep))
-    return replace(pool.keep(keep), filtered=counts)
+    return replace((pool if other is None else other).keep(keep), filtered=counts)
 
 
 def lowest_positive(pool: NegativePool) -> Float32:
@@ -157,12 +166,21 @@ def lowest_positive(pool: NegativePool) -> Float32:
     lowest, some = np.zeros(len(pool), np.float32), spans(pool.positive_offsets) > 0
     if some.any():
         lowest[some] = np.minimum.reduceat(pool.positive_scores, pool.positive_offsets[:-1][some])
-    lacking = np.isnan(lowest) & (spans(pool.offsets) > 0)
-    if lacking.any():
-        some_lack = counted(int(np.count_nonzero(lacking)), "query has", "queries have")
+    if lacking := int(np.count_nonzero(np.isnan(lowest) & (spans(pool.offsets) > 0))):
+        some_lack = counted(lacking, "query has", "queries have")
         what = f"{some_lack} a positive without a score"
-        raise NumericError("BAD_SCORE", what, "score the pool again: hardneg score")
+        fix = "score the pool again (hardneg score); if it has other positives, mine it again first (hardneg mine)"
+        raise NumericError("BAD_SCORE", what, fix)
     return lowest
+
+
+def is_scored(pool: NegativePool) -> bool:
+    """Whether a ranker scored a pool, with the positives of all queries that have an entry."""
+    owner = owners(pool.positive_offsets)
+    return (
+        bool(pool.ranker)
+        and not np.isnan(scores_in(pool, "positive_scores")[spans(pool.offsets)[owner] > 0]).any()
+    )
 
 
 class StoredScores:

@@ -19,8 +19,9 @@ from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.loading import open_encoder
 from hardneg.models.source import ModelSource
+from hardneg.negatives.imported_pool import import_pool
 from hardneg.negatives.pool import NegativePool
-from hardneg.negatives.scores import Guide, Score, StoredScores, guide_of
+from hardneg.negatives.scores import Guide, Score, StoredScores, guide_of, is_scored, lowest_positive
 from hardneg.recipes.group_settings import GroupSettings, MiningSettings
 from hardneg.recipes.settings import TrainingSettings
 from hardneg.search.rerank import RetrieverScorer
@@ -58,6 +59,12 @@ class FrozenModels:
         """Whether a teacher's scores are a part of the loss."""
         return self.groups is not None and self.groups.distill is not None
 
+    @property
+    def distills_stored(self) -> bool:
+        """Whether a scored pool's own scores are distilled: all negatives are from it, and no teacher is given."""
+        groups = self.groups
+        return groups is not None and self.distills and not groups.unscored and self.source.teacher is None
+
     @cached_property
     def start(self) -> Retriever:
         """The model that training starts from, over the collection."""
@@ -89,12 +96,13 @@ class FrozenModels:
         """
         if not self.distills:
             return None
-        live = self.given_teacher
-        named = self.source.teacher is not None
-        if pool is not None and pool.ranker and (not named or live is None or pool.ranker == live.digest):
+        if pool is not None and pool.ranker and self.source.teacher is None:
             return StoredScores(pool)
+        live = self.given_teacher
         if live is None:
             raise no_teacher(self.groups)
+        if pool is not None and pool.ranker == live.digest and is_scored(pool):
+            return StoredScores(pool)
         return live.score
 
     @cached_property
@@ -169,6 +177,23 @@ def frozen_inputs(settings: TrainingSettings, source: ModelSource, pool: Negativ
             raise SettingsError("NO_TEACHER", what, f"give --teacher M, or {alone}")
     places = {"filter_by": source.filter_by, "teacher": source.teacher}
     return {name: digest_at(source_at(source, place)) for name, place in places.items() if place is not None}
+
+
+def check_stored(
+    settings: TrainingSettings, teacher: str | None, pool: NegativePool | None, data: TrainingData
+) -> None:
+    """Refuse to distil the scores of a pool that has none for a positive.
+
+    With labels by answers, the positives are not known yet, and nothing is refused.
+
+    Raises
+    ------
+    NumericError : a query has a negative in the pool, and a positive without a score.
+    """
+    if pool is None or not pool.ranker or teacher is not None or data.labels.labels == "answers":
+        return
+    if isinstance(settings, GroupSettings) and settings.distill is not None and not settings.unscored:
+        lowest_positive(import_pool(pool, data.train, 1, data.collection.text_keys))
 
 
 def open_frozen(source: ModelSource) -> BiEncoder | CrossEncoder:

@@ -62,9 +62,14 @@ class TrainingRun(Generic[S]):
         return None if self.frozen is None else self.frozen.guide
 
     def guided(self, pool: NegativePool) -> NegativePool:
-        """A pool from elsewhere, filtered by the bounds on the guide's scores; without a guide, unchanged."""
+        """A pool from elsewhere, filtered by the bounds on the guide's scores; without a guide, unchanged.
+
+        Scores that are distilled stay in it.
+        """
         filters = getattr(self.settings, "filters", ALL)
-        return pool if self.guide is None or filters == ALL else self.guide.filtered(pool, filters)
+        if self.guide is None or filters == ALL:
+            return pool
+        return self.guide.filtered(pool, filters, keeps=self.frozen is not None and self.frozen.distills_stored)
 
     @property
     def guide_inputs(self) -> dict[str, str]:
