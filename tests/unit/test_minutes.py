@@ -76,6 +76,16 @@ def test_an_estimate_of_the_epochs_comes_to_the_minutes(world, recipe, given):
     assert 0.9 * 600 < found["seconds"]["total"] <= 600
 
 
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_the_epochs_that_are_found_are_those_of_the_same_training_without_minutes(world, timed, recipe):
+    """The epochs of the preset make a few steps here; nothing of these steps may stay."""
+    found = plan_of(world, recipe, minutes=3, max_steps=None)
+    lengths = {name: found["settings"][name] for name in fitting.LENGTHS if found["settings"].get(name)}
+    again = plan_of(world, recipe, max_steps=None, min_steps=None, **lengths)
+    assert again["settings"] == found["settings"]
+    assert again["episodes"] == found["episodes"]
+
+
 def test_the_time_of_the_estimate_counts(world, timed, monkeypatch):
     monkeypatch.setattr(fitting, "perf_counter", iter([5.0, 17.0]).__next__)
     assert 0.97 * 12_000 < steps_of(plan_of(world, minutes=3, max_steps=None)) <= 12_000

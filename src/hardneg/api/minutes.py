@@ -152,8 +152,8 @@ def cut(value: float) -> float:
 
 def with_lengths(task: Task, lengths: Mapping[str, Any]) -> TrainingSettings:
     """The settings of a task with these lengths, which no bound of a preset's changes."""
-    bounds = {name: None for name in BOUNDS if not task.settings.is_told(name)}
-    return task.settings.model_copy(update=bounds | dict(lengths)).for_data(len(task.data.train))
+    bounds = {name: None for name in BOUNDS if not task.told.is_told(name)}
+    return task.told.model_copy(update=bounds | dict(lengths)).for_data(len(task.data.train))
 
 
 def lengths_of(settings: TrainingSettings) -> dict[str, float]:

@@ -75,7 +75,7 @@ class Task:
     """A training task: its arguments, checked and opened, before anything is computed."""
 
     recipe: Recipe
-    settings: TrainingSettings
+    settings: TrainingSettings  # for these data, with epochs turned into steps
     data: TrainingData
     splits: Splits
     source: ModelSource
@@ -88,6 +88,7 @@ class Task:
     retriever: str | None
     observers: tuple[Told | None, Told | None]  # of steps, and of states
     split_seed: int  # every seed holds out the same queries
+    told: TrainingSettings  # as they were given
     minutes: float | None = None  # how long it may take, if that decides the epochs
 
     @property
@@ -219,12 +220,12 @@ def prepare(
     source = source_at(model, passage_model, **beside, allow_bin=allow_bin, device=pick_device(device))
     collection = collection_of(data, cache)
     parts = amended_by(open_splits(chosen, collection, splits), judgements)
-    chosen, seed = chosen.for_data(len(parts.train)), chosen.seed
+    given_settings, chosen = chosen, chosen.for_data(len(parts.train))
     given = open_given(recipe, chosen, parts.collection, path_of(negatives), path_of(index_folder))
     check_given(given.pool, parts, path_of(negatives))
     warn_of_bounds(chosen, path_of(negatives))
     first = None if retriever is None else str(retriever)
-    told = on_step, on_state
+    observers = on_step, on_state
     return Task(
         recipe,
         chosen,
@@ -238,8 +239,9 @@ def prepare(
         role,
         groups,
         first,
-        told,
-        seed,
+        observers,
+        chosen.seed,
+        given_settings,
         minutes,
     )
 
