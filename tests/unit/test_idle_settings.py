@@ -1,10 +1,12 @@
 """Settings that would have no effect, or leave a step without a negative, are refused before anything is done."""
 
+import math
+
 import pytest
 
 import hardneg as hn
 from hardneg.errors import Faults, InputError, SettingsError
-from hardneg.training.batches import trainable
+from hardneg.training.batches import VisitBatches, trainable
 from worlds.small_trainings import train_small
 from worlds.tiny_records import pool_of
 
@@ -69,6 +71,26 @@ def test_a_single_query_needs_negatives_of_its_own():
     assert trainable(pool, 1).tolist() == [0]
     with pytest.raises(InputError, match="a single query is trained on"):
         trainable(pool, 0)
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_a_query_that_is_left_alone_is_joined_by_the_one_before(size):
+    pool = pool_of([[1, 2]] * 9)
+    seen = {}
+    for negatives in (0, 1):
+        batches = VisitBatches(
+            pool.positives, lambda step: pool, queries_per_step=size, negatives=negatives, seed=3
+        )
+        steps = math.ceil(9 / size)
+        seen[negatives] = [batches(step).query_rows.tolist() for step in range(2 * steps)]
+        for epoch in (seen[negatives][:steps], seen[negatives][steps:]):
+            assert sorted({row for step in epoch for row in step}) == list(range(9))
+    for plain, joined in zip(seen[1], seen[0], strict=True):
+        assert joined == plain or (len(plain) == 1 and len(joined) == 2 and joined[1:] == plain)
+    assert {len(step) for step in seen[0]} == {size, 2}
+    assert {len(step) for step in seen[1]} == {size, 1}
+    last = steps - 1
+    assert seen[0][last][0] == seen[0][last - 1][-1]
 
 
 IDLE = [
@@ -295,3 +317,12 @@ def test_a_warm_up_longer_than_the_schedule_of_a_ranker_is_told(world, tmp_path,
         "warmup = 3, and the schedule of the ranker has 1 step: the learning rate rises to 3.33e-05 only,"
         " not to 0.0001",
     ]
+
+
+def test_a_pool_leaves_nothing_to_mine():
+    settings = hn.settings_of("star", mine_passages=5)
+    settings.check_pool(False)
+    with pytest.raises(
+        SettingsError, match="mine_passages = 5 with negatives that are given, where none are mined"
+    ):
+        settings.check_pool(True)

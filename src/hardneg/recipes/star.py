@@ -58,9 +58,11 @@ class Star(TrialSettings):
     mine_passages: int | None = Field(None, ge=1)
 
     def check_pool(self, given: bool) -> None:
-        """Refuse also to draw more negatives than are mined, if none are given."""
+        """Refuse also to draw more negatives than are mined, if none are given; and to mine if some are."""
         super().check_pool(given)
-        if not given:
+        if given:
+            self.check_idle("with negatives that are given, where none are mined", "mine_passages")
+        else:
             self.check_draws("negatives_per_query", self.negatives_per_query, ("depth", "top"))
 
     def horizon(self, queries: int) -> int:

@@ -102,7 +102,8 @@ class VisitBatches:
 
     Parameters
     ----------
-    queries_per_step : B; the last step of an epoch has the queries that are left.
+    queries_per_step : B; the last step of an epoch has the queries that are left. One that is left alone, without
+        negatives of its own, would learn nothing: the query before it is there again.
     positives : D+(q) of the training queries. The order of an epoch depends only on their rows, the seed and the
         ``episode``.
     pool_at : step -> the pool of these queries that is in force at this step.
@@ -155,7 +156,8 @@ class VisitBatches:
     def _chosen(self, pool: NegativePool, epoch: int, first: int) -> Int64:
         """The queries [b] of the step that begins at the place ``first`` of an epoch."""
         order, size, able = self.order_of_epoch(epoch), self.queries_per_step, self._usable(pool)
-        chosen = order[first : first + size]
+        alone = first == len(order) - 1 and not self.negatives
+        chosen = order[max(first - alone, 0) : first + size]
         chosen = chosen[np.isin(chosen, able)]
         if len(chosen):
             return chosen
