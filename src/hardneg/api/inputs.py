@@ -18,7 +18,7 @@ from hardneg.data.importing import no_collection, open_data
 from hardneg.data.judgements import Judgements, read_judgements
 from hardneg.data.training_data import TrainingData, amended
 from hardneg.errors import ArtifactError, Faults, HardnegError, InputError, SettingsError
-from hardneg.experiment.layout import KEPT_FILES, Layout, trec_run
+from hardneg.experiment.layout import KEPT_FILES, Layout, is_experiment, trec_run
 from hardneg.experiment.names import FINAL
 from hardneg.models.source import ModelSource
 from hardneg.process.distributed import rank
@@ -102,18 +102,6 @@ def model_place(place: Place, role: str = "model") -> Place:
         fix = "finish it by the command that began it, or name another model"
         raise ArtifactError("NOT_FINISHED", "this experiment has no model yet", fix, path=layout.path)
     return found
-
-
-def cache_beside(model: Place) -> Path | None:
-    """The cache in the experiment that trained this model; None if another cache was named then, or none did."""
-    layout = Layout(Path(model).absolute().parent)
-    trained = layout.model == Path(model).absolute() and is_experiment(layout)
-    return layout.cache if trained and layout.cache.is_dir() else None
-
-
-def is_experiment(layout: Layout) -> bool:
-    """Whether a folder is that of an experiment, of one seed or of several."""
-    return layout.settings.is_file() or any(seed.settings.is_file() for seed in layout.seeds())
 
 
 def run_place(place: Place, split: str) -> Path:

@@ -6,10 +6,11 @@ import dataclasses
 from pathlib import Path
 from typing import Unpack
 
-from hardneg.api.inputs import Data, Place, Reading, cache_at, cache_beside, collection_of, source_at
+from hardneg.api.inputs import Data, Place, Reading, cache_at, collection_of, source_at
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.errors import SettingsError
+from hardneg.experiment.layout import cache_beside
 from hardneg.models.loading import open_encoder
 from hardneg.models.source import ModelSource
 from hardneg.process.hardware import best_precision

@@ -22,7 +22,7 @@ from hardneg.data.collection import Collection
 from hardneg.data.judgements import Judgements, read_judgements, save_judgements
 from hardneg.data.training_data import ChosenSplits, TrainingData
 from hardneg.errors import ArtifactError
-from hardneg.experiment.layout import SETTINGS, Layout
+from hardneg.experiment.layout import SETTINGS, Layout, cache_beside
 from hardneg.experiment.metrics import RESTORE, Metrics
 from hardneg.experiment.observers import Observers
 from hardneg.experiment.results_manifest import check_seal, is_sealed, lost_models, seal, write_results
@@ -50,10 +50,18 @@ BEGIN = "begin"  # the rows that describe the machine of an execution
 
 
 class Experiment:
-    """One execution of a recipe in a folder of its own. Make one with :func:`open_experiment`."""
+    """One execution of a recipe in a folder of its own. Make one with :func:`open_experiment`.
 
-    def __init__(self, path: Path, cache: Path) -> None:
+    Parameters
+    ----------
+    cache : where token stores and embeddings live.
+    source : the model that training starts from. If an experiment with a cache of its own trained it, that cache
+        is read, too.
+    """
+
+    def __init__(self, path: Path, cache: Path, source: ModelSource | None = None) -> None:
         self.path, self.cache, self.layout = path, cache, Layout(path)
+        self.beside = None if source is None else cache_beside(source.model)
         self.shares_cache = path not in cache.parents
         self.metrics = Metrics(self.layout.metrics)
         self.observers = Observers()
@@ -172,7 +180,7 @@ def open_experiment(
     ArtifactError : the folder holds another experiment (settings or inputs differ), or one without its settings.
     """
     layout = Layout(path)
-    experiment = Experiment(path, cache or layout.cache)
+    experiment = Experiment(path, cache or layout.cache, source)
     if not is_leader():
         yield experiment
         return
@@ -211,7 +219,7 @@ def join_experiment(
     """
     record, layout = record_of(recipe, settings, inputs, data, source), Layout(path)
     if not is_leader():
-        yield Experiment(path, cache or layout.cache)
+        yield Experiment(path, cache or layout.cache, source)
         return
     with log_file(layout.log):
         layout.check_settings()
@@ -220,7 +228,7 @@ def join_experiment(
         else:
             write_settings(path, record)
         keep_judgements(path, data)
-        yield Experiment(path, cache or layout.cache)
+        yield Experiment(path, cache or layout.cache, source)
 
 
 def executed_by(path: Path) -> list[str]:

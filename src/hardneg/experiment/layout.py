@@ -467,3 +467,16 @@ def run_of(runs: Path, name: str) -> Path:
 def trec_run(folder: Path, state: str, split: str) -> Path:
     """The run of a state on a split that is written for people."""
     return folder / f"{state}.{split}.trec.gz"
+
+
+def is_experiment(layout: Layout) -> bool:
+    """Whether a folder is that of an experiment, of one seed or of several."""
+    return layout.settings.is_file() or any(seed.settings.is_file() for seed in layout.seeds())
+
+
+def cache_beside(model: str | Path) -> Path | None:
+    """The cache in the experiment that trained this model; None if another cache was named then, or none did."""
+    place = Path(model).absolute()
+    layout = Layout(place.parent)
+    trained = layout.model == place and is_experiment(layout)
+    return layout.cache if trained and layout.cache.is_dir() else None

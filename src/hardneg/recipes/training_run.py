@@ -111,6 +111,7 @@ class TrainingRun(Generic[S]):
             runs,
             experiment.cache,
             encoding=self.settings.encoding,
+            beside=experiment.beside,
             timed=experiment.timed,
             keeps=name == UNTRAINED and (experiment.shares_cache or keeps_start),
             asked=self.settings.examine,

@@ -30,6 +30,7 @@ from hardneg.search.runs import KIND, check_rows, check_texts, load_run, save_ru
 from hardneg.search.vectors import as_tensor
 from hardneg.storage.artifacts import digest_json, is_current, is_published, place_in, read_manifest
 
+EMBEDDINGS = "embeddings"  # the folder of embeddings in a cache
 AT_ONCE = 256  # queries that are encoded together when only some are asked for
 SIDES: tuple[Side, ...] = ("passage", "query")
 Timed = Callable[..., contextlib.AbstractContextManager[Any]]
@@ -344,7 +345,7 @@ class Retriever(Guarded):
         if side == "passage" and self.alone:
             store = SomeTokens(store, self.among)  # type: ignore[arg-type]  # it was none before
         key = digest_json([VERSION, self.sides[side], store.digest, dataclasses.asdict(self.encoding)])
-        return store, place_in(self.cache, beside, Path("embeddings", key[:32]))
+        return store, place_in(self.cache, beside, Path(EMBEDDINGS, key[:32]))
 
     @one_at_a_time
     def discard(self, *sides: Side) -> None:
@@ -356,12 +357,16 @@ class Retriever(Guarded):
                 self.__dict__.pop(name, None)
 
     def stores(self, *sides: Side) -> set[Path]:
-        """The folders of the embeddings (of ``sides``) in the cache, whether or not they are there."""
-        return {
+        """The folders of the embeddings (of ``sides``) in the cache, whether or not they are there.
+
+        Those of the cache ``beside`` are not among them: they belong to another experiment.
+        """
+        places = {
             self._embeddings(side, searching=searching)[1]
             for side in sides or SIDES
             for searching in ((True, False) if side == "query" and self.shortened(True) else (True,))
         }
+        return {place for place in places if place.parent == self.cache / EMBEDDINGS}
 
 
 class QueriesOnDemand:
