@@ -13,8 +13,9 @@ from hardneg.api.inputs import Place, cache_at, holding
 from hardneg.arguments import checked
 from hardneg.data.tokens import KIND as TOKENS
 from hardneg.errors import ArtifactError, HardnegError
+from hardneg.evaluation.answers import KIND as ANSWERS
 from hardneg.experiment.folder import read_settings
-from hardneg.experiment.layout import SETTINGS, Layout, is_store
+from hardneg.experiment.layout import RUNS, SETTINGS, Layout, is_store
 from hardneg.models.source import REMEMBERED
 from hardneg.negatives.pool import PARTS
 from hardneg.process.progress import note
@@ -24,7 +25,7 @@ from hardneg.search.embedding_store import KIND as EMBEDDINGS
 from hardneg.storage.artifacts import is_published, lease, read_manifest, remove
 from hardneg.storage.disk import stale_below, sweep_below
 
-DERIVED = (TOKENS, BM25, SCRIPTS, PARTS)
+DERIVED = (TOKENS, BM25, SCRIPTS, PARTS, ANSWERS)
 ONE_EPISODE = ("star", "adore")  # recipes that publish the model of their only episode as the last one
 COLLECTIONS = "collections"  # the cache's folder of imported collections
 
@@ -120,7 +121,7 @@ def clean_cache(cache: Place | None = None, *, delete: bool = False) -> dict[str
 
 def shelves(root: Path) -> list[Path]:
     """The folders of a cache that hold stores, one for each kind of store."""
-    places = [root / kind for kind in (COLLECTIONS, EMBEDDINGS, REMEMBERED, *DERIVED)]
+    places = [root / kind for kind in (COLLECTIONS, EMBEDDINGS, REMEMBERED, RUNS, *DERIVED)]
     return [place for place in places if place.is_dir() and not place.is_symlink()]
 
 

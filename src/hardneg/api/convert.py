@@ -41,7 +41,7 @@ def convert(
         split = "train" if "train" in collection.splits else next(iter(collection.splits), "train")
         try:
             pool = keep_given(found, collection, Path(negatives), split=split)
-        except (InputError, SettingsError):
+        except BaseException:
             remove(Path(to))  # all or nothing: the corrected command finds no collection in its way
             raise
         facts |= {"negatives": str(negatives), "given_negatives": len(pool.passage_rows)}

@@ -122,7 +122,8 @@ def compare_experiments(
     check_distinct(experiments)
     if out is not None:
         check_file(Path(out), [*experiments, data])
-    opened = [opened_at(Path(one), data, cache) for one in experiments]
+    folders = [part for one in experiments for part in seeds_of(Path(one)) or [Path(one)]]
+    opened = [opened_at(folder, data, cache) for folder in folders]
     given = ["--data", str(data)] if isinstance(data, (str, Path)) else []
     given += ["--out", str(out)] if out is not None else []
     report = make_comparison(opened, ["hardneg", "diagnose", *map(str, experiments), *given])
@@ -149,8 +150,11 @@ def open_reports(
 
 
 def compare_opened(reports: Sequence[Report]) -> Comparison:
-    """Several reports side by side, for a terminal."""
-    return make_comparison([one.opened for one in reports], ["hardneg", "show"])
+    """Several reports side by side, for a terminal; of all seeds of an experiment, its pooled results, too."""
+    opened = [one.opened for one in reports]
+    whole = opened[0].path.parent
+    seeds = seeds_of(whole) == [one.path for one in opened]
+    return make_comparison(opened, ["hardneg", "show"], Opened(Layout(whole)).results if seeds else None)
 
 
 def report_training(folder: Path, data: TrainingData) -> None:

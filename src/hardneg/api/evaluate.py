@@ -35,7 +35,7 @@ from hardneg.data.judgements import JudgedIds, read_judgements
 from hardneg.data.training_data import ChosenSplits, named_split
 from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.evaluation.answers import evaluate_with_answers
-from hardneg.evaluation.compare import compare_runs, first_disagreement, overlap
+from hardneg.evaluation.compare import UNJUDGED, compare_runs, first_disagreement, overlap
 from hardneg.evaluation.measures import Evaluation, Measure, parse_measures
 from hardneg.experiment.folder import read_settings, splits_of
 from hardneg.experiment.layout import Layout
@@ -269,7 +269,7 @@ def compare(
     pairs = [Pair(*pair) for pair in itertools.combinations(zip(names, opened, evaluations, strict=True), 2)]
     if per_query is not None:
         write_records(Path(per_query), (row for pair in pairs for row in pair.by_query(judged, queries, passages)))
-    shared = [overlap(pair.a[1], pair.b[1]) for pair in pairs]
+    shared = [overlap(pair.a[1], pair.b[1], queries=pair.a[2].query_rows) for pair in pairs]
     rows = []
     for measure in map(str, parsed):
         tests = compare_runs(names, [e.of(measure) for e in evaluations], measure=measure, seed=seed)
@@ -299,7 +299,7 @@ class Pair:
                 **{name: [left[name][i], right[name][i]] for name in left},
                 "differ_at": int(differs.rank[i]) or None,
                 "hits": hits[i].tolist(),
-                "grades": [grade if grade >= 0 else None for grade in differs.grades[i].tolist()],
+                "grades": [None if grade == UNJUDGED else grade for grade in differs.grades[i].tolist()],
             }
 
 
@@ -344,6 +344,7 @@ def judged_split(collection: Collection, split: str, paths: Sequence[AnyRun]) ->
     own = devs_of(collection, paths) if split == "dev" else {}
     same_dev(own)
     same_passages(own)
+    warn_of_few(own, alone=len(own) < len(paths) or len(own) == 1)
     if any(one.held_out or one.dev_queries is not None or one.dev != split for one in own.values()):
         smallest = min(own, key=lambda place: own[place].held_out or own[place].dev_queries or math.inf)
         dev = experiment_data(smallest, collection).dev
@@ -404,6 +405,17 @@ def same_passages(experiments: Mapping[Path, ChosenSplits]) -> None:
             what = f"its dev was judged among other passages than that of {first}"
             fix = "compare them by --split test, or train them with the same dev queries and dev_passages"
             raise InputError("NO_OVERLAP", what, fix, path=place)
+
+
+def warn_of_few(experiments: Mapping[Path, ChosenSplits], *, alone: bool) -> None:
+    """Warn of experiments whose dev ranks few passages, unless all runs are such (not ``alone``)."""
+    told = (
+        "%s: its dev ranks the first %d passages of BM25 alone, so its figures are too high, and cannot be"
+        " compared with those of a run that ranks all passages; take --split test"
+    )
+    for place, one in experiments.items() if alone else ():
+        if among := dev_among(place, one):
+            log.warning(told, place, among[0])
 
 
 def dev_among(experiment: Path, splits: ChosenSplits) -> tuple[int, int | None] | None:

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hardneg.api.inputs import Data, Place, collection_of
+from hardneg.api.inputs import Data, Place, collection_of, source_at
 from hardneg.arguments import checked
 from hardneg.config import read_preset
 from hardneg.data.collection import Collection
@@ -51,7 +51,7 @@ def examine(
     collection = collection_of(data, cache)
     facts = examine_collection(collection)
     if model is not None:
-        facts["tokens"] = token_facts(collection, ModelSource.at(model, allow_bin=allow_bin))
+        facts["tokens"] = token_facts(collection, source_at(model, allow_bin=allow_bin))
     if any((trainable := trainable_queries(facts)).values()):
         facts["training"] = training_facts(collection, trainable)
     return {**facts, "said": list(sentences(facts)), "advice": list(advice(facts))}

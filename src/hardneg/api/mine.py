@@ -20,6 +20,7 @@ from hardneg.api.inputs import (
     cache_at,
     check_all,
     check_new,
+    check_read,
     collection_of,
     holding,
     one_of,
@@ -110,13 +111,14 @@ def mine(
     out, folder = Path(out), cache_at(cache)
     labels = labels_named(labels) if isinstance(labels, str) else labels
     check_new(out)
-    settings, *_, needs_model, _, _ = check_all(
+    settings, needs_model, *_ = check_all(
         partial(check_settings, sources, depth, count, alpha, beta, seed),
+        partial(check_mix, sources, model, previous),
         labels.check,
         partial(check_filters, filters, filter_by, sources),
-        partial(check_mix, sources, model, previous),
         partial(check_shares, sources, previous, alpha=alpha, beta=beta),
         partial(check_file_source, sources, file),
+        partial(check_read, model, reading),
     )
     source = None if model is None else source_at(model, **reading)
     with holding(out, folder) if is_leader() else contextlib.nullcontext():

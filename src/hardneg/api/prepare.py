@@ -27,7 +27,7 @@ from hardneg.data.collection import Collection
 from hardneg.data.training_data import DEFAULT_SPLITS, NONE, Splits, TrainingData
 from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.evaluation.answers import check_answers
-from hardneg.experiment.layout import BEFORE_SETTINGS, Layout
+from hardneg.experiment.layout import BEFORE_SETTINGS, Layout, number_of
 from hardneg.experiment.observers import Told
 from hardneg.models.source import ModelSource
 from hardneg.negatives.pool import NegativePool, load_pool
@@ -211,7 +211,7 @@ def prepare(
     check_told(chosen, on_step)
     check_retriever(recipe, chosen, retriever, pool=negatives is not None)
     if place is not None:
-        check_experiment(place, count)
+        check_experiment(place, range(chosen.seed, chosen.seed + count))
     check_ranker(recipe, ranker)
     if splits.dev == NONE:  # refused before the collection and the models are opened
         chosen.check_dev(False)
@@ -428,16 +428,22 @@ def check_ranker(recipe: Recipe, ranker: Place | None) -> None:
         raise SettingsError("BAD_SETTING", what, "leave it out, or train ar2 with it")
 
 
-def check_experiment(out: Path, seeds: int) -> None:
-    """Refuse a place that cannot be written to, or that holds anything but an experiment of as many seeds."""
+def check_experiment(out: Path, seeds: range) -> None:
+    """Refuse a place that cannot be written to, or that holds anything but an experiment of these seeds.
+
+    Of several seeds, some may be there already. One that is not asked for would be missing in the results.
+    """
     check_folder(out)
     layout = Layout(out)
     one, several = layout.settings.is_file(), bool(layout.seeds())
     fix = "give a new folder, or the number of seeds it was made with"
-    if one and seeds > 1:
+    if one and len(seeds) > 1:
         raise ArtifactError("ONE_SEED", "this holds an experiment of one seed", fix, path=out)
-    if several and not one and seeds == 1:
+    if several and not one and len(seeds) == 1:
         raise ArtifactError("SEVERAL_SEEDS", "this holds the experiments of several seeds", fix, path=out)
+    if left := sorted({number_of(seed.path) for seed in layout.seeds()} - set(seeds)):
+        what = f"this holds the experiments of other seeds, too: {', '.join(map(str, left))}"
+        raise ArtifactError("SEVERAL_SEEDS", what, f"{fix} and the first of them (--seed)", path=out)
     others = [] if one or several or not out.is_dir() else [path for path in out.iterdir() if path.name[0] != "."]
     layout.check_settings()
     if any(path.name not in BEFORE_SETTINGS for path in others):

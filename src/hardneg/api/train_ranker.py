@@ -113,7 +113,8 @@ def open_ranker_start(task: Task) -> tuple[CrossEncoder, dict[str, Any], dict[st
     inputs |= task.given.inputs
     inputs |= frozen_inputs(settings, task.source, given.get("given"))
     if task.retriever is not None:
-        given["retriever"] = open_encoder(source_at(task.retriever, device=task.source.device))
+        first = source_at(task.retriever, device=task.source.device, allow_bin=task.source.allow_bin)
+        given["retriever"] = open_encoder(first)
         inputs["retriever"] = given["retriever"].digest()
     return ranker, given, inputs
 

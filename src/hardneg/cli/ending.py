@@ -27,6 +27,7 @@ def ending_text(results: Mapping[str, Any], out: Path) -> str:
     judged = verdict(results, queries=judging(results), dev_passages=among, mined=has_negatives(out))
     if "seeds" in results:
         first = [judged.sentence, *(rate for rate in [rate_sentence(results)] if rate)]
+        first += [f"next: {line}" for line in judged.advice]
         return "\n\n".join(["\n".join(first), f"{pooled_table(results, out)}\n{where(out)}"])
     rows = first_rows(results, among)
     split = split_of(results["compared_on"], among) if rows else ""

@@ -218,7 +218,7 @@ def run(
         show_result(plan, as_json, estimate_text if estimate else settings_text)
         return
     results = recipes.train(recipe, data, model, out, **common)
-    if not results or rank():  # one role or process of several: another one shows the results
+    if rank() or not (results or as_json):  # one process or role of several: another one shows the results
         return
     show_result(results, as_json, lambda found: ending_text(found, out))
 

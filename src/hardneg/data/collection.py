@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hardneg import keyed_random
 from hardneg.arguments import at_home, check_fields, check_value, checked
@@ -253,16 +254,24 @@ def publish_source(source: Source, to: Path, rules: Rules, *, replace: bool = Fa
 
 
 def hold_out(
-    qrels: Qrels, ids: IdColumn, *, seed: int, most: int = 500, share: float = 0.1
+    qrels: Qrels,
+    ids: IdColumn,
+    *,
+    seed: int,
+    most: int = 500,
+    share: float = 0.1,
+    usable: NDArray[np.bool_] | None = None,
 ) -> tuple[Qrels, Qrels]:
     """Split the queries of ``qrels`` into (train, dev), for a collection without a dev split.
 
-    Dev gets the share ``share`` of the queries: at least one if there are two or more, and at most ``most``. It
-    gets the queries with the smallest hashes of seed and query id, so that the order of the source does not
-    matter.
+    Dev gets the share ``share`` of the ``usable`` queries, by default of all: at least one if there are two or
+    more, and at most ``most``. It gets those with the smallest hashes of seed and query id, so that the order of
+    the source does not matter.
     """
-    n = len(qrels)
+    able = np.arange(len(qrels)) if usable is None else np.flatnonzero(usable)
+    n = len(able)
     count = min(most, max(int(n * share), min(1, n // 2)))
-    words = keyed_random.hash64(keyed_random.key(seed, "hold-out"), hash_strings(ids.take(qrels.query_rows)))
-    order = np.argsort(words, kind="stable")
-    return qrels.select(np.sort(order[count:])), qrels.select(np.sort(order[:count]))
+    names = ids.take(qrels.query_rows[able])
+    words = keyed_random.hash64(keyed_random.key(seed, "hold-out"), hash_strings(names))
+    drawn = np.sort(able[np.argsort(words, kind="stable")[:count]])
+    return qrels.select(np.delete(np.arange(len(qrels)), drawn)), qrels.select(drawn)

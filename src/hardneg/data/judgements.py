@@ -170,7 +170,7 @@ def _text_of(labels: Mapping[tuple[str, str], str]) -> str:
 
 def _pairs_in(text: str) -> dict[tuple[str, str], str]:
     """The labels of such a text, by query and passage id."""
-    rows = (line.split("\t") for line in text.splitlines()[1:])
+    rows = (line.split("\t") for line in text.split("\n")[1:] if line)
     return {(query, passage): label for query, passage, label in rows}
 
 

@@ -202,7 +202,9 @@ def judgement_records(qrels: Judged) -> Iterator[JudgementRecord]:
     """Judgements given by split and query id, as {passage id: grade} or a list of passage ids (grade 1)."""
     for split, judged in qrels.items():
         for query_id, graded in judged.items():
-            grades = graded if isinstance(graded, Mapping) else dict.fromkeys(graded, 1)
+            # The order of a set differs from process to process; that of positives counts.
+            listed = sorted(graded) if isinstance(graded, Set) else graded
+            grades = graded if isinstance(graded, Mapping) else dict.fromkeys(listed, 1)
             for passage_id, grade in grades.items():
                 yield JudgementRecord(split, query_id, passage_id, grade)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -226,7 +227,9 @@ def choose_splits(
         every, developing = len(developing), draw_dev(developing, collection, dev_queries)
         if len(developing) < every:
             dev_said = dev_said.replace(f"({every:,})", f"({len(developing):,} of {every:,}, drawn)")
+    used = {"train": (train, training), "dev": (dev_name, developing), "test": (test, testing)}
     warn_of_same(train, dev_name, None if testing is None else test)
+    warn_of_shared({use: (name, one) for use, (name, one) in used.items() if name is not None and one is not None})
     names = ChosenSplits(train, dev_name, None if testing is None else test, held_out, seed, dev_queries)
     chosen = f"splits: train '{train}' ({counted(len(training), 'query')}); dev {dev_said}; test {test_said}"
     positives = training.positives()
@@ -243,6 +246,15 @@ def warn_of_same(train: str, dev: str | None, test: str | None) -> None:
         log.warning("test is the split '%s' that is trained on, so its figures are too good", train)
     elif test is not None and test == dev:
         log.warning("test is '%s', which dev chooses the best state on: its figures may be too good", dev)
+
+
+def warn_of_shared(used: Mapping[str, tuple[str, Qrels]]) -> None:
+    """Warn where two different splits share queries; ``used``: name and judgements by use."""
+    for (use, (name, one)), (other_use, (other, two)) in itertools.combinations(used.items(), 2):
+        shared = len(np.intersect1d(one.query_rows, two.query_rows)) if name != other else 0
+        if shared:
+            what = "%s '%s' and %s '%s' share %s, so the figures measured on them are too good"
+            log.warning(what, use, name, other_use, other, counted(shared, "query"))
 
 
 def open_splits(collection: Collection, names: ChosenSplits) -> TrainingData:
@@ -269,9 +281,13 @@ def open_splits(collection: Collection, names: ChosenSplits) -> TrainingData:
 def held_out_of(
     training: Qrels, collection: Collection, seed: int, dev_queries: int | None
 ) -> tuple[Qrels, Qrels]:
-    """Training queries and those held out of them as dev, of which there are at most ``dev_queries``."""
+    """Training queries and those held out of them as dev, of which there are at most ``dev_queries``.
+
+    Only queries that can be measured are held out: those with a relevant passage or an answer.
+    """
     most = HELD_OUT if dev_queries is None else min(dev_queries, HELD_OUT)
-    return hold_out(training, collection.query_ids, seed=seed, most=most)
+    usable = (spans(training.positives().offsets) > 0) | has_answer(collection, training)
+    return hold_out(training, collection.query_ids, seed=seed, most=most, usable=usable)
 
 
 def draw_dev(dev: Qrels, collection: Collection, most: int) -> Qrels:
@@ -311,6 +327,12 @@ def choose_test(collection: Collection, name: str, basis: frozenset[Basis]) -> t
     return qrels, f"'{name}' ({len(qrels):,})"
 
 
+def share_queries(collection: Collection, qrels: Qrels, other: str) -> bool:
+    """Whether queries of these judgements are also in the split ``other``."""
+    rows = collection.qrels(other).query_rows if other in collection.splits else ()
+    return bool(np.isin(qrels.query_rows, rows).any())
+
+
 def find_dev(collection: Collection, taken: set[str], basis: frozenset[Basis]) -> tuple[str | None, str]:
     """The name of the first usable split of ``DEV_NAMES`` (None: there is none), and a phrase for the log.
 
@@ -322,9 +344,15 @@ def find_dev(collection: Collection, taken: set[str], basis: frozenset[Basis]) -
             continue
         qrels = collection.qrels(name)
         missing = missing_in(collection, qrels, basis)
-        if name not in taken and not missing:
+        shares = name not in taken and next(
+            (other for other in sorted(taken) if share_queries(collection, qrels, other)), None
+        )
+        if name not in taken and not missing and not shares:
             return name, f"'{name}' ({len(qrels):,}){passed}"
-        passed += f", for '{name}' has no {missing}" if missing else f", for '{name}' is used already"
+        why = (
+            f"has no {missing}" if missing else f"shares queries with '{shares}'" if shares else "is used already"
+        )
+        passed += f", for '{name}' {why}"
     return None, passed
 
 

@@ -32,6 +32,8 @@ def pool_seeds(results: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
             | {name: spread([found[step][name] for found in steps]) for name in SHARES}
             for step in shared
         ]
+    if (among := results[seeds[0]].get("dev_among")) is not None:  # all seeds hold out the same queries
+        pooled["dev_among"] = among
     if kept := {str(seed): results[seed]["kept"] for seed in seeds if "kept" in results[seed]}:
         pooled["kept"] = kept
     if tried := {str(seed): results[seed]["tried"] for seed in seeds if "tried" in results[seed]}:

@@ -67,12 +67,13 @@ def compare_runs(
     ]
 
 
-def overlap(a: Run, b: Run, depth: int = 100) -> float:
-    """Mean over queries of |A∩B| / max(|A|, |B|), of the first ``depth`` hits A and B of the two runs.
+def overlap(a: Run, b: Run, depth: int = 100, *, queries: Int32 | None = None) -> float:
+    """Mean over ``queries`` of |A∩B| / max(|A|, |B|), of the first ``depth`` hits A and B of the two runs.
 
-    A query that one run lacks counts as 0; a query without a hit in either run is left out.
+    Without ``queries``, over those of both runs. A query that one run lacks counts as 0; a query without a hit in
+    either run is left out.
     """
-    queries = np.union1d(a.query_rows, b.query_rows)
+    queries = np.union1d(a.query_rows, b.query_rows) if queries is None else queries
     tops = [top_rows(run, queries, depth) for run in (a, b)]
     longer = np.maximum(*[(top != _NONE).sum(axis=1) for top in tops])
     both = np.sort(np.hstack(tops), axis=1)
@@ -93,13 +94,16 @@ def top_rows(run: Run, queries: Int32, depth: int) -> Int32:
     return top
 
 
+UNJUDGED = np.iinfo(np.int32).min  # a judgement may have a grade below 0
+
+
 @dataclass(frozen=True)
 class Disagreement:
     """The first rank at which two runs differ, for each query."""
 
     rank: Int64  # [Q] from 1; 0 where the first hits are all the same
     passages: Int32  # [Q, 2] the hit of each run at this rank; -1 if it has none
-    grades: Int32  # [Q, 2] their grades; -1 if unjudged
+    grades: Int32  # [Q, 2] their grades, ``UNJUDGED`` if they have none
 
 
 def first_disagreement(a: Run, b: Run, queries: Int32, qrels: Qrels, depth: int = 100) -> Disagreement:
@@ -113,7 +117,7 @@ def first_disagreement(a: Run, b: Run, queries: Int32, qrels: Qrels, depth: int 
 
 
 def _grades(qrels: Qrels, queries: Int32, passages: Int32) -> Int32:
-    """The grades of ``passages`` [Q, m] for ``queries`` [Q]; -1 if unjudged."""
+    """The grades of ``passages`` [Q, m] for ``queries`` [Q]."""
     keys = pair_keys(owners(qrels.offsets), qrels.passage_rows)
     order = np.argsort(keys, kind="stable")
     place = locate(qrels.query_rows, queries)[:, None]
@@ -121,6 +125,6 @@ def _grades(qrels: Qrels, queries: Int32, passages: Int32) -> Int32:
     at = np.searchsorted(keys, wanted, sorter=order)
     found = (passages != _NONE) & (place >= 0) & (at < len(keys))
     found[found] = keys[order[at[found]]] == wanted[found]
-    grades = np.full(passages.shape, -1, np.int32)
+    grades = np.full(passages.shape, UNJUDGED, np.int32)
     grades[found] = qrels.grades[order[at[found]]]
     return grades

@@ -61,6 +61,8 @@ class MtebEncoder:
         name = "model"
         if not isinstance(model, BiEncoder):
             name = Path(model).absolute().name if Path(model).is_dir() else str(model)
+            if options.get("passage_model") is not None:
+                options["passage_model"] = str(model_place(options["passage_model"]))
             model = load_encoder(str(model_place(model)), device=pick_device(device), **options)
         self.encoder: BiEncoder = model
         if self.encoder.settings.chunks > 1:

@@ -263,9 +263,9 @@ def settings_table(opened: Opened) -> Table:
 
 
 def judged_queries(opened: Opened) -> int | None:
-    """The number of queries of the split that judges; None if it is not known."""
-    split = opened.results.get("compared_on")
-    if opened.data is None or split not in opened.data.judged:
+    """The number of queries that judge by the first measure; None if it is not known."""
+    split, rows = opened.results.get("compared_on"), opened.results.get("comparisons")
+    if not rows or opened.data is None or split not in opened.data.judged:
         return None
     final = evaluations(opened).get(FINAL, {}).get(split)
-    return None if final is None else len(final.query_rows)
+    return None if final is None else len(final.of(rows[0]["measure"]))

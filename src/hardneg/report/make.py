@@ -258,7 +258,19 @@ def write(opened: Opened, command: Sequence[str], *, pictures: bool = True) -> R
             with publish_file(opened.layout.figures / f"{name}.csv") as stream:
                 stream.write(table.csv())
         painter.finish()
+    remove_older(opened, report, pictures=pictures)
     return report
+
+
+def remove_older(opened: Opened, report: Report, *, pictures: bool) -> None:
+    """Remove the figures of an earlier report that this one has not made again; other files stay."""
+    made = {f"{name}.csv" for name in report.tables}
+    made |= {
+        f"{one.figure.name}{end}" for one in report.drawn if one.spec and pictures for end in (".png", ".svg")
+    }
+    for figure in FIGURES:
+        for name in {f"{figure.name}{end}" for end in (".csv", ".png", ".svg")} - made:
+            (opened.layout.figures / name).unlink(missing_ok=True)
 
 
 def write_page(report: Report | Comparison, path: Path) -> None:

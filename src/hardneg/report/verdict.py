@@ -182,12 +182,21 @@ def _of_seeds(results: Mapping[str, Any], dev_passages: int | None) -> Verdict:
         return Verdict("open", "Nothing was measured over these seeds.", (), ())
     measure = next(iter(states[FINAL]))
     parts = []
-    for name in (FINAL, UNTRAINED, BM25):
+    chose = bool(dev_passages) and split == "dev"  # BM25 chose the passages that the model ranked
+    for name in (FINAL, UNTRAINED) if chose else (FINAL, UNTRAINED, BM25):
         if name in states:
             one = states[name][measure]
             parts.append(f"{NAMES.get(name, 'the final model')} {one['mean']:.3f} ± {one['std']:.3f}")
     said = f"Over {len(results['seeds'])} seeds, {split_of(split, dev_passages)} {measure}: {', '.join(parts)}."
-    return Verdict("open", said, tuple(f"The {rate}." for rate in [rate_sentence(results)] if rate), ())
+    advice = (_too_high(dev_passages),) if dev_passages and chose else ()
+    return Verdict("open", said, tuple(f"The {rate}." for rate in [rate_sentence(results)] if rate), advice)
+
+
+def _too_high(dev_passages: int) -> str:
+    return (
+        "Give a test split, or train with dev_passages = none: dev was judged among the positives and the"
+        f" first {dev_passages:,} passages that BM25 finds for each query, so its figures are too high."
+    )
 
 
 def _advice(
@@ -208,10 +217,7 @@ def _advice(
     if queries is not None and queries < FEW_QUERIES and unsure:
         found.append(f"Measure on more queries: with {queries:,}, only large differences can be told from chance.")
     if dev_passages and results.get("compared_on") == "dev":
-        found.append(
-            "Give a test split, or train with dev_passages = none: dev was judged among the positives and the"
-            f" first {dev_passages:,} passages that BM25 finds for each query, so its figures are too high."
-        )
+        found.append(_too_high(dev_passages))
     steps = results.get("forgetting") or []
     if steps and (worst := max(steps, key=lambda step: step["forgotten"]))["forgotten"] > MUCH_FORGOTTEN:
         momentum = momentum_from is not None and steps.index(worst) >= momentum_from

@@ -80,7 +80,8 @@ class RetrieverScorer:
 
     def of_texts(self, texts: Sequence[str]) -> PairScorer:
         """See :class:`TextScorer`."""
-        return VectorScorer(self.retriever, self.retriever.text_vectors(texts))
+        stored = self.retriever.passages.shards[0].dtype  # a search rounds its queries to it
+        return VectorScorer(self.retriever, self.retriever.text_vectors(texts).astype(stored))
 
 
 class VectorScorer:

@@ -16,6 +16,7 @@ from hardneg.data.collection import Collection
 from hardneg.data.tokens import SomeTokens, TokenStore, token_batch
 from hardneg.errors import ArtifactError
 from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.packing import plan_batches
 from hardneg.models.tokenizing import texts_digest, token_store
 from hardneg.process.distributed import apart, barrier, by_leader, has_others, member
 from hardneg.process.progress import track
@@ -195,8 +196,13 @@ class Retriever(Guarded):
         tokens = token_batch(
             list(texts), [], self.encoder.search_template("query"), self.encoder.tokenizer("query")
         )
+        few = len(tokens.ids) <= self.encoding.token_budget
+        batches = [np.arange(len(tokens))] if few else plan_batches(tokens.lengths, self.encoding.token_budget)
+        vectors = np.empty((len(tokens), self.encoder.dim), np.float32)
         with self.encoder.inference(self.encoding.precision):
-            return self.encoder.encode(tokens, "query").cpu().numpy()
+            for batch in batches:
+                vectors[batch] = self.encoder.encode(tokens.take(batch), "query").cpu().numpy()
+        return vectors
 
     def _searched(self) -> Index:
         """The index that is searched: the one that was given, or the exact one over the corpus embeddings.
