@@ -254,8 +254,10 @@ def test_random_negatives_are_uniform_and_no_positives(run_states, train, watche
     assert 119 - 5 * (2 * 119) ** 0.5 < spread < 119 + 5 * (2 * 119) ** 0.5
 
 
-@pytest.mark.parametrize("negatives", ["dynamic", "static", "random"])
-def test_what_people_judged_relevant_is_no_negative(world, train, tmp_path, watched_lists, negatives):
+@pytest.mark.parametrize(
+    "changes", [{}, {"mask_known_positives": False}, {"negatives": "static"}, {"negatives": "random"}]
+)
+def test_what_people_judged_relevant_is_no_negative(world, train, tmp_path, watched_lists, changes):
     passages, judged = range(30), []
     for i, query in enumerate(world.collection.query_ids.take(train.query_rows)):
         some = set(passages) - set(train.of(i).tolist())
@@ -263,7 +265,7 @@ def test_what_people_judged_relevant_is_no_negative(world, train, tmp_path, watc
     file = tmp_path / "judgements.tsv"
     file.write_text("query-id\tpassage-id\tlabel\n" + "".join(judged))
     splits = hn.Splits(dev="none", test="none")
-    given = {"device": "cpu", "cut": 10, "steps": 8, "depth": 40, "queries_per_step": 8, "negatives": negatives}
+    given = {"device": "cpu", "cut": 10, "steps": 8, "depth": 40, "queries_per_step": 8} | changes
     hn.train_adore(world.collection, world.calm, tmp_path / "exp", splits=splits, judgements=file, **given)
     assert len(watched_lists) == 8
     for step in watched_lists:

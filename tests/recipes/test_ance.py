@@ -424,3 +424,11 @@ def test_a_heart_beats_only_while_there_is_progress(tmp_path):
         progress = 1
         time.sleep(1.5 * peers.BEAT_SECONDS)
         assert beat.read() != first
+
+
+def test_queries_that_bounds_leave_without_negatives_are_counted(run_states, caplog):
+    run_states(RECIPE, refresh_every=2, refreshes=1, relative_margin=0.01, depth=20)
+    told = [
+        line for line in caplog.text.splitlines() if "training queries have no negative, and are skipped" in line
+    ]
+    assert len(told) == 2  # once for each version

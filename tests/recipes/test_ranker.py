@@ -290,3 +290,14 @@ def test_the_plan_counts_pairs(world):
     assert found["facts"]["pairs trained on"] == 6 * 8 * 4
     assert found["facts"]["pairs scored to measure"] == 2 * 8 * 32
     assert found["seconds"]["total"] > 0
+
+
+def test_negatives_are_halves_of_each_source(execute, world, tmp_path):
+    hn.mine(world.collection, None, tmp_path / "pool", sources=["bm25"], count=5)
+    done = execute(negatives=tmp_path / "pool", sources=["first", "random"], count=50, steps=1)
+    pool = load_pool(done.path / "episodes/1/negatives")
+    drawn = SOURCES.index("random")
+    for start, stop in itertools.pairwise(pool.offsets.tolist()):
+        sources = pool.sources[start:stop]
+        assert abs(2 * (sources == drawn).sum() - len(sources)) <= 4  # where BM25 finds few, random fills up
+        assert len(sources) >= 3

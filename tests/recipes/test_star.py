@@ -1,5 +1,6 @@
 """STAR: the loss against slow loops, every step against a slow re-implementation, resuming."""
 
+import json
 import math
 from functools import partial
 
@@ -9,6 +10,7 @@ import torch
 from reference_star import SlowStar
 from reference_tele import SlowEncoder
 
+import hardneg as hn
 from faults.power import assert_resumes
 from hardneg.api.recipes import settings_of
 from hardneg.data.training_data import choose_splits
@@ -115,3 +117,18 @@ def test_presets_and_alpha():
         settings_of("star", name)
     assert settings_of("star", None, None, ["alpha=0.5"]).alpha == 0.5
     assert settings_of("star").alpha == "implicit"
+
+
+def test_a_pool_spares_the_search_of_all_passages(world, tmp_path):
+    """Only dev is measured, among few passages; nothing is mined."""
+    common = {"splits": hn.Splits(test="none"), "device": "cpu", "steps": 2, "measures": "RR@10"}
+    common |= {"examine": "judged", "dev_passages": 3, "dev_queries": 5}
+    pool = tmp_path / "pool"
+    hn.mine(world.collection, None, pool, sources=["random"], count=8)
+    for name, negatives in (("mined", None), ("given", pool)):
+        hn.train_star(world.collection, world.calm, tmp_path / name, negatives=negatives, **common)
+    tokens = {}
+    for name in ("mined", "given"):
+        rows = [json.loads(line) for line in (tmp_path / name / "timing.jsonl").read_text().splitlines()]
+        tokens[name] = [row["tokens"] for row in rows if row["stage"] == "encode" and row["side"] == "passage"]
+    assert max(tokens["given"]) < max(tokens["mined"]) / 2

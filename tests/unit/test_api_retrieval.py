@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import hardneg as hn
 from hardneg.api.inputs import holding
 from hardneg.api.search import SearcherOptions
 from hardneg.errors import ArtifactError, BusyError, InputError, SettingsError
+from hardneg.models.bi_encoder import BiEncoder
 from hardneg.negatives.pool import SOURCES, load_pool, save_pool
 from hardneg.storage.artifacts import read_manifest
 from worlds.tiny_records import pool_of
@@ -374,3 +376,47 @@ def test_a_path_in_the_home_folder_is_found_from_python_too(tmp_path, monkeypatc
     assert measured["measures"] == {"RR@10": 1.0}
     assert list(here.iterdir()) == []
     assert sorted(place.name for place in home.iterdir()) == ["cache", "data"]
+
+
+def test_an_overlap_is_that_of_the_judged_queries():
+    one, two = ({"q1": {"a": 2.0, "b": 1.0}, "q2": {name: 1.0}} for name in ("c", "d"))
+    (row,) = hn.compare([one, two], qrels={"q1": {"a": 1}}, measures=["RR@10"])
+    assert (row["ties"], row["overlap"]) == (1, 1.0)
+
+
+def test_a_grade_below_0_is_no_missing_judgement(tmp_path):
+    runs = [{"q": {"a": 1.0}}, {"q": {"b": 1.0}}, {"q": {"c": 1.0}}]
+    hn.compare(runs, qrels={"q": {"b": 1, "a": -1}}, measures=["RR@10"], per_query=tmp_path / "rows.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [row["grades"] for row in rows] == [[-1, 1], [-1, None], [1, None]]
+
+
+def test_options_of_a_model_without_one_are_refused_in_mining(world, tmp_path):
+    with pytest.raises(SettingsError, match="query_length = 7, and no model is given"):
+        hn.mine(world[0], None, tmp_path / "pool", sources=["bm25"], query_length=7)
+
+
+def test_an_experiment_stands_for_its_model_in_doctor(world, tmp_path):
+    hn.train_warmup(*world, tmp_path / "exp", mixtures=["in_batch"], steps=[1], device="cpu")
+    facts = [hn.examine(world[0], model=tmp_path / place) for place in ("exp", "exp/model")]
+    assert facts[0]["tokens"] == facts[1]["tokens"]
+
+
+def test_many_texts_are_encoded_in_batches(world, monkeypatch):
+    collection, model = world
+    texts = [f"turtle number {i} of the sea" for i in range(200)]
+    with hn.open_retriever(collection, model, device="cpu") as whole:
+        expected = whole.text_vectors(texts)
+    sizes, encode = [], BiEncoder.encode
+    with hn.open_retriever(collection, model, device="cpu") as retriever:
+        retriever.encoding = replace(retriever.encoding, token_budget=100)
+
+        def counted(self, tokens, side):
+            sizes.append(len(tokens.ids))
+            return encode(self, tokens, side)
+
+        monkeypatch.setattr(BiEncoder, "encode", counted)
+        found = retriever.text_vectors(texts)
+    assert len(sizes) > 10
+    assert max(sizes) <= 100
+    assert np.allclose(found, expected, atol=2e-2)

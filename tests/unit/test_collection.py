@@ -416,3 +416,13 @@ def test_a_pickled_collection_is_opened_again(tmp_path):
     (tmp_path / "other").rename(collection.path)
     with pytest.raises(ArtifactError, match="INPUT_CHANGED"):
         pickle.loads(kept)
+
+
+def test_a_set_of_positives_has_an_order(tmp_path):
+    """That of Python's sets of strings differs from process to process."""
+    many = {f"p{i}" for i in range(30)}
+    qrels = {"train": {"q1": many}}
+    passages = {name: f"text of {name}" for name in sorted(many, reverse=True)}
+    found = Collection.from_lists(passages, {"q1": "a question"}, qrels, to=tmp_path / "c").qrels("train")
+    ids = Collection.open(tmp_path / "c").passage_ids.take(found.passage_rows)
+    assert ids == sorted(many)

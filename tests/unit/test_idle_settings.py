@@ -326,3 +326,10 @@ def test_a_pool_leaves_nothing_to_mine():
         SettingsError, match="mine_passages = 5 with negatives that are given, where none are mined"
     ):
         settings.check_pool(True)
+
+
+@pytest.mark.parametrize("queries", [3_000, 300_000])
+def test_dev_is_measured_where_ance_refreshes(queries):
+    settings = hn.settings_of("ance", "finetune", max_steps=None).for_data(queries)
+    every = settings.refresh_every
+    assert settings.measured_steps(settings.episode_of(queries)) == [every, 2 * every]

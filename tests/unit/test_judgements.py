@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hardneg.data.ids import Vocabulary
-from hardneg.data.judgements import Judgements, read_judgements, save_judgements
+from hardneg.data.judgements import JudgedIds, Judgements, read_judgements, save_judgements
 from hardneg.errors import InputError
 from hardneg.records import Qrels
 from worlds.tiny_records import positives_of
@@ -146,3 +146,12 @@ def test_without_any_judged_pair_nothing_changes(tmp_path):
     assert none.extend(qrels).offsets.tolist() == [0, 0]
     some = judged(tmp_path, "q0 d4 positive")
     assert some.extend(qrels).passage_rows.tolist() == [4]
+
+
+def test_ids_with_other_line_breaks_are_put_together(tmp_path):
+    queries, passages = Vocabulary(["q\u20281"]), Vocabulary(["d\u00850", "d\u00851"])
+    early, late = (
+        JudgedIds(tmp_path / "file", {("q\u20281", f"d\u0085{n}"): ("relevant", 2)}).known(queries, passages)
+        for n in range(2)
+    )
+    assert early.overridden_by(late).counts() == {"relevant": 2}

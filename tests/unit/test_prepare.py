@@ -8,10 +8,11 @@ import pytest
 import hardneg as hn
 from hardneg.api import prepare as preparing
 from hardneg.api import train as training
+from hardneg.api.prepare import check_experiment
 from hardneg.api.recipes import RECIPES
 from hardneg.config import read_presets
 from hardneg.data.collection import Collection
-from hardneg.errors import HardnegError, SettingsError
+from hardneg.errors import ArtifactError, HardnegError, SettingsError
 from hardneg.recipes import estimate
 from hardneg.recipes import microbenchmarks as timing
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
@@ -155,3 +156,14 @@ def test_both_go_one_way(monkeypatch, world, tmp_path):
     for run in (hn.plan, hn.train):
         with pytest.raises(SettingsError, match="HERE"):
             run("ance", world[0], world[1], tmp_path / "exp")
+
+
+@pytest.mark.parametrize(("seed", "count"), [(42, 2), (100, 2), (43, 3)])
+def test_a_folder_of_seeds_takes_more_but_forgets_none(tmp_path, seed, count):
+    for number in (42, 43, 44):
+        (tmp_path / f"exp/seed-{number}").mkdir(parents=True)
+        (tmp_path / f"exp/seed-{number}/settings.json").write_text("{}")
+    with pytest.raises(ArtifactError, match=r"SEVERAL_SEEDS: .*other seeds, too: 4"):
+        check_experiment(tmp_path / "exp", range(seed, seed + count))
+    check_experiment(tmp_path / "exp", range(42, 45))
+    check_experiment(tmp_path / "exp", range(41, 46))

@@ -150,3 +150,14 @@ def test_a_bi_encoder_gives_its_own_searchs_scores(world, tmp_path, monkeypatch,
     assert np.array_equal(found.passage_rows, searched.passage_rows)
     assert np.array_equal(found.scores, searched.scores)
     assert searched.unit == found.unit == ("passage" if chunks == 1 else "document")
+
+
+def test_texts_get_the_scores_of_their_search_too(world, tmp_path):
+    collection, place = world
+    encoder = load_encoder(place)
+    retriever = Retriever(encoder, collection, tmp_path, encoding=Encoding(dtype="float16"))
+    texts = collection.query_texts.take(np.arange(3))
+    run = retriever.search_texts(texts, 30)
+    owner = np.repeat(np.arange(3, dtype=np.int32), spans(run.offsets))
+    scores = RetrieverScorer(retriever).of_texts(texts).score(owner, run.passage_rows)
+    assert np.array_equal(scores, run.scores)

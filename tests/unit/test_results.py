@@ -22,7 +22,9 @@ from hardneg.diagnostics.summary import compare_states, ranks_of, summarize
 from hardneg.evaluation.measures import Evaluation, parse_measures
 from hardneg.evaluation.significance import holm
 from hardneg.experiment.folder import Experiment
+from hardneg.experiment.names import few_of_dev
 from hardneg.experiment.states import StateRecord
+from hardneg.report.verdict import verdict
 from worlds.tiny_records import run_of
 
 RR = parse_measures("RR@10 R@1")
@@ -344,3 +346,16 @@ def test_states_of_one_long_run_stand_at_their_steps(tmp_path, monkeypatch):
     records = {name: StateRecord(name, "version", episode=1, step=step) for name, step in steps.items()}
     draw_curve(experiment, {"test": found}, RR[0], records)
     assert drawn["args"][2] == [0, 2, 3]
+
+
+def test_over_seeds_the_verdict_says_among_what_dev_was_judged():
+    def one(value):
+        states = {"final": {"RR@10": value}, "untrained": {"RR@10": 0.2}, "bm25": {"RR@10": 0.5}}
+        return {"dev": states, "dev_among": {"first": 20, "passages": 900, "of": 5000}}
+
+    pooled = pool_seeds({1: one(0.6), 2: one(0.8)})
+    assert pooled["dev_among"] == {"first": 20, "passages": 900, "of": 5000}
+    said = verdict(pooled, dev_passages=few_of_dev(pooled, None))
+    assert "dev (among BM25's first 20) RR@10" in said.sentence
+    assert "BM25 0.5" not in said.sentence
+    assert "figures are too high" in said.advice[0]

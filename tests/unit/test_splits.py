@@ -299,3 +299,29 @@ def test_a_split_with_two_uses_is_warned_of(tmp_path, caplog):
         choose_splits(made, **{"dev": "dev", **use})
         (line,) = caplog.messages
         assert line.startswith(said)
+
+
+def test_only_queries_that_can_be_measured_are_held_out(tmp_path):
+    """As MS MARCO's training queries, of which a third is not judged."""
+    queries = {f"q{i}": f"text {i}" for i in range(40)}
+    qrels = {"train": {f"q{i}": {f"p{i}": 1} if i % 7 == 0 else {} for i in range(40)}}
+    data = Collection.from_lists(PASSAGES, queries, qrels, to=tmp_path / "c")
+    for seed in range(6):
+        dev = choose_splits(data, seed=seed, dev_queries=3).dev
+        assert len(dev) == 1
+        assert (dev.grades > 0).any()
+        assert len(open_splits(data, choose_splits(data, seed=seed, dev_queries=3).names).dev) == 1
+
+
+def test_a_dev_that_shares_queries_is_passed_over_or_told(tmp_path, caplog):
+    queries = {f"q{i}": f"text {i}" for i in range(60)}
+    parts = {"train": range(30), "dev": range(30, 50), "dev.small": range(40, 45)}
+    qrels = {name: {f"q{i}": {f"p{i % 40}": 1} for i in rows} for name, rows in parts.items()}
+    data = Collection.from_lists(PASSAGES, queries, qrels, to=tmp_path / "c")
+    chosen = choose_splits(data, test="dev.small")
+    assert chosen.names.held_out == 3
+    assert "for 'dev' shares queries with 'dev.small'" in chosen.chosen
+    assert not set(chosen.dev.query_rows.tolist()) & set(chosen.test.query_rows.tolist())
+    assert "share" not in caplog.text
+    choose_splits(data, dev="dev", test="dev.small")
+    assert "dev 'dev' and test 'dev.small' share 5 queries" in caplog.text

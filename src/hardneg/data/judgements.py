@@ -134,6 +134,10 @@ class Judgements:
         given = owners(positives.offsets)
         return _joined(positives.query_rows, given, positives.passage_rows, *self.pairs(*RELEVANT))
 
+    def relevant_to(self, query_rows: Int32) -> Positives:
+        """The passages that people judged relevant for each of these queries, which ascend."""
+        return _joined(query_rows, np.zeros(0, np.int64), np.zeros(0, np.int32), *self.pairs(*RELEVANT))
+
     def extend(self, qrels: Qrels) -> Qrels:
         """Add the judgements to those of a split, for its queries: relevant ones have grade 1, negative ones 0.
 

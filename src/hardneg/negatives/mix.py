@@ -80,6 +80,17 @@ def union(pools: Sequence[NegativePool]) -> NegativePool:
     return replace(mixed, positive_scores=positives)
 
 
+def balanced(pools: Sequence[NegativePool], seed: int, *, least: int = 0) -> list[NegativePool]:
+    """The pools, one of each source, with equally many entries for each query.
+
+    The number is that of the source with the fewest entries of the query, apart from sources without any; or
+    ``least``, if that is more: then a source with fewer gives all that it has.
+    """
+    lengths = np.stack([spans(pool.offsets) for pool in pools]) if pools else np.zeros((0, 0), np.int64)
+    fewest = np.where(lengths > 0, lengths, np.iinfo(np.int64).max).min(axis=0, initial=np.iinfo(np.int64).max)
+    return [draw_entries(pool, np.maximum(fewest, least), seed=seed, purpose="balance") for pool in pools]
+
+
 def teleport(
     query: NegativePool,
     lookahead: NegativePool | None,

@@ -209,7 +209,7 @@ def ance_tele(
     """
     settings, layout, miner, pool = training.settings, training.experiment.layout, base(), None
     for episode in range(settings.start_episode, settings.episodes + 1):
-        mines = settings.has_negatives(episode)
+        mines = settings.has_negatives(episode) and training.searches_for(given if pool is None else None)
         state = training.state_of_episode(miner, episode, settings.episodes, mines=mines)
         yield state
         pool = episode_pool(training, state, pool, episode, given if pool is None else None)

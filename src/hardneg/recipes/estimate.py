@@ -178,8 +178,8 @@ def trained_bytes(work: CostModel, encoder: BiEncoder) -> float:
 
 
 def widest(work: CostModel) -> Episode:
-    """The episode whose steps have the most passages for each query."""
-    return max(work.episodes, key=lambda one: one.passages_per_query)
+    """The episode whose steps have the most passages."""
+    return max(work.episodes, key=lambda one: queries_of_step(one) * one.passages_per_query)
 
 
 # ---------------------------------------------------------------- time

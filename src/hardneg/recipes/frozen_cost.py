@@ -36,7 +36,8 @@ def frozen_work(
         place = source.teacher or source.filter_by
         name, pairs = counts.get(place, ("the teacher", 0))
         stored = pool is not None and pool.ranker and digest in (None, pool.ranker) and not settings.unscored
-        live = sum(one.steps * queries_of_step(one) * one.passages_per_query for one in work.episodes)
+        taught = [one for one in work.episodes if one.passages_per_query > 1]  # groups of one passage are not
+        live = sum(one.steps * queries_of_step(one) * one.passages_per_query for one in taught)
         counts[place] = name, pairs + (0 if stored else live)
     return [Beside(name, model_at(source, place), pairs) for place, (name, pairs) in counts.items() if pairs]
 

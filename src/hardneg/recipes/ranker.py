@@ -9,6 +9,7 @@ first hits of the same runs, those of BM25 or of the retriever. These runs are a
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,7 @@ from hardneg.negatives.candidates import Contains, without_answers
 from hardneg.negatives.imported_pool import import_pool
 from hardneg.negatives.labels import current_positives, with_pool_positives
 from hardneg.negatives.mining import Corpus, mine_candidates
-from hardneg.negatives.mix import union
+from hardneg.negatives.mix import balanced, union
 from hardneg.negatives.pool import NegativePool, empty_pool
 from hardneg.process.distributed import by_leader
 from hardneg.process.progress import say
@@ -281,7 +282,7 @@ def ranker_pool(
     sources: Sequence[str],
     contains: Contains | None,
 ) -> NegativePool:
-    """All negatives that may be drawn: those of a given pool, and those that are mined."""
+    """All negatives that may be drawn: those of a given pool, and those that are mined, as many of each source."""
     settings, data, collection = training.settings, training.data, training.data.collection
     corpus = first.state or Corpus(collection, training.experiment.cache)
     positives = current_positives(corpus, data, settings.depth, contains)
@@ -304,6 +305,9 @@ def ranker_pool(
         )
         for source in sources
     ]
+    if len(pools) > 2:  # a step draws from all of them alike
+        share = math.ceil(settings.negatives_per_query / (len(pools) - 1))
+        pools[1:] = balanced(pools[1:], settings.seed, least=share)
     return union(pools)
 
 

@@ -71,6 +71,10 @@ class TrainingRun(Generic[S]):
             return pool
         return self.guide.filtered(pool, filters, keeps=self.frozen is not None and self.frozen.distills_stored)
 
+    def searches_for(self, given: NegativePool | None) -> bool:
+        """Whether an episode needs a search: with given negatives only if the model finds the positives, too."""
+        return given is None or self.data.labels.labels == "answers"
+
     @property
     def guide_inputs(self) -> dict[str, str]:
         """The digest of the guide, as an input of the negatives that are mined with it."""

@@ -9,11 +9,10 @@ trained one after the other: X -> Y. ANCE's tables call ``in_batch`` Rand; STAR'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import ClassVar, Literal
 
-import numpy as np
 from pydantic import Field, PositiveInt
 
 from hardneg.data.training_data import TrainingData
@@ -24,9 +23,8 @@ from hardneg.negatives.candidates import Contains, without_answers
 from hardneg.negatives.imported_pool import import_pool
 from hardneg.negatives.labels import current_positives
 from hardneg.negatives.mining import Corpus, mine_candidates
-from hardneg.negatives.mix import union
+from hardneg.negatives.mix import balanced, union
 from hardneg.negatives.pool import NegativePool, empty_pool
-from hardneg.negatives.sources import draw_entries
 from hardneg.recipes import catalogue
 from hardneg.recipes.cost_model import CostModel, work_of
 from hardneg.recipes.group_settings import BOUNDS, TrialSettings
@@ -34,7 +32,6 @@ from hardneg.recipes.measured_states import MeasuredStage
 from hardneg.recipes.pool_stage import stage_on_pool
 from hardneg.recipes.settings import Episode, Recipe, per_episode
 from hardneg.recipes.training_run import TrainingRun
-from hardneg.records import spans
 from hardneg.training.batches import VisitBatches, trainable
 from hardneg.training.objectives import LossName, group_loss
 from hardneg.training.stage import steps_made
@@ -196,16 +193,6 @@ def mixture_pool(
             )
         )
     return union([pools[0], *balanced(pools[1:], settings.seed)])
-
-
-def balanced(pools: Sequence[NegativePool], seed: int) -> list[NegativePool]:
-    """The pools with equally many entries of every source for each query.
-
-    The number is that of the source with the fewest entries of the query, apart from sources without any.
-    """
-    lengths = np.stack([spans(pool.offsets) for pool in pools]) if pools else np.zeros((0, 0), np.int64)
-    fewest = np.where(lengths > 0, lengths, np.iinfo(np.int64).max).min(axis=0, initial=np.iinfo(np.int64).max)
-    return [draw_entries(pool, fewest, seed=seed, purpose="balance") for pool in pools]
 
 
 def stage_of(training: TrainingRun[Warmup], pool: NegativePool, start: BiEncoder, episode: int) -> MeasuredStage:

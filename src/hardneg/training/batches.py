@@ -89,12 +89,17 @@ def trainable(pool: NegativePool, negatives: int) -> Int64:
     if not negatives and len(positions) == 1:
         what = "a single query is trained on, and its negatives are to be the passages of other queries"
         raise InputError("NO_NEGATIVES", what, "give more queries, or mine negatives")
+    warn_of_skipped(pool, positions, negatives)
+    return positions
+
+
+def warn_of_skipped(pool: NegativePool, positions: Int64, negatives: int) -> None:
+    """Count in the log the queries of a pool that are not among ``positions``, because they cannot train."""
     if skipped := len(pool) - len(positions):
         lacks = "positive" if not negatives else "negative" if np.diff(pool.positive_offsets).all() else EITHER
         words = ("has", "is") if skipped == 1 else ("have", "are")
         told = f"{skipped:,} of {len(pool):,} training queries {words[0]} no {lacks}, and {words[1]} skipped"
         log.warning("%s%s", told, f"; {FEW_NEGATIVES}" if skipped > MANY * len(pool) else "")
-    return positions
 
 
 class VisitBatches:
@@ -136,7 +141,7 @@ class VisitBatches:
         micro_queries: int | None = None,
         varying: bool = False,
     ) -> None:
-        self.fresh, self.varying = fresh, varying
+        self.fresh, self.varying, self.warns = fresh, varying, positions is None
         self.positions = np.arange(len(positives)) if positions is None else positions
         self.rows, self.pool_at, self.episode = positives.query_rows[self.positions], pool_at, episode
         self.queries_per_step, self.negatives, self.micro_queries = queries_per_step, negatives, micro_queries
@@ -151,6 +156,8 @@ class VisitBatches:
         """The queries that can train with the pool in force; computed once for each pool."""
         if self.seen is None or self.seen[0] is not pool:
             self.seen = pool, usable(pool, self.negatives)
+            if self.warns:  # else the one who chose the positions has counted them
+                warn_of_skipped(pool, self.seen[1], self.negatives)
         return self.seen[1]
 
     def _chosen(self, pool: NegativePool, epoch: int, first: int) -> Int64:

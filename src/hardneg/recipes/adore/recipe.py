@@ -199,6 +199,18 @@ def train(training: TrainingRun[Adore], state: Snapshot, index: Index) -> BiEnco
     return load_encoder(str(stage.model), device=encoder.device)
 
 
+def no_negatives(data: TrainingData, *, masked: bool) -> KnownPositives | None:
+    """Finds the passages that are no negatives, besides D+: those with its texts, and what people judged relevant.
+
+    If they are not ``masked``, only what people judged is found; None: nothing is.
+    """
+    if masked:
+        return KnownPositives(data.known, data.collection.text_keys)
+    if data.judgements is None:
+        return None
+    return KnownPositives(data.judgements.relevant_to(data.train.query_rows), data.collection.text_keys)
+
+
 def stage_of(
     training: TrainingRun[Adore], encoder: BiEncoder, index: Index, fixed: FixedNegatives | None
 ) -> MeasuredStage:
@@ -213,7 +225,7 @@ def stage_of(
         index,
         depth=min(settings.depth, data.collection.n_passages),
         dtype=getattr(torch, settings.store_dtype),
-        known=KnownPositives(data.known, data.collection.text_keys) if settings.mask_known_positives else None,
+        known=no_negatives(data, masked=settings.mask_known_positives),
         given=None if fixed is None else fixed.of,
     )
     queries = token_store(encoder, data.collection, training.experiment.cache, "query")
