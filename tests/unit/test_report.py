@@ -1008,7 +1008,7 @@ def test_training_tells_how_to_get_the_report_where_its_packages_are_missing(tra
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     told = []
     monkeypatch.setattr("hardneg.api.diagnose.say", told.append)
-    report_training(trained, opened_at(trained).data)
+    report_training(trained, opened_at(trained).data, trained / "cache")
     assert len(told) == 1
     assert "pip install 'hardneg[report]'" in told[0]
     assert f"hardneg diagnose {trained}" in told[0]
@@ -1018,7 +1018,7 @@ def test_a_fault_of_the_report_leaves_training_alone(trained, monkeypatch, caplo
     pytest.importorskip("altair")
     monkeypatch.setenv("HARDNEG_REPORT", "1")
     monkeypatch.setattr("hardneg.api.diagnose.write", lambda *_: 1 / 0)
-    report_training(trained, opened_at(trained).data)
+    report_training(trained, opened_at(trained).data, trained / "cache")
     assert "hardneg diagnose" in caplog.text
 
 

@@ -48,7 +48,8 @@ def diagnose(
     save : write ``report.html`` and ``figures/`` into the experiment's folder.
     out : also write the page to this file.
     pictures : also write each chart as PNG and SVG.
-    cache : the folder that ``data`` in a foreign convention is imported into.
+    cache : the folder that ``data`` in a foreign convention is imported into, and that answers are matched in; by
+        default the user's, and that of the experiment.
 
     Returns
     -------
@@ -110,7 +111,8 @@ def compare_experiments(
     ----------
     data : the collection, if it is no longer where the experiments remember it.
     out : write the page to this file.
-    cache : the folder that ``data`` in a foreign convention is imported into.
+    cache : the folder that ``data`` in a foreign convention is imported into, and that answers are matched in; by
+        default the user's, and that of the experiment.
 
     Raises
     ------
@@ -157,7 +159,7 @@ def compare_opened(reports: Sequence[Report]) -> Comparison:
     return make_comparison(opened, ["hardneg", "show"], Opened(Layout(whole)).results if seeds else None)
 
 
-def report_training(folder: Path, data: TrainingData) -> None:
+def report_training(folder: Path, data: TrainingData, cache: Path) -> None:
     """Write the report of an experiment that has just finished; a failure gives only a warning.
 
     Without the packages that draw charts, one line says how to get the report. ``HARDNEG_REPORT=0`` in the
@@ -167,7 +169,7 @@ def report_training(folder: Path, data: TrainingData) -> None:
         return
     try:
         altair()
-        opened = audited(Opened(Layout(folder), data))
+        opened = audited(Opened(Layout(folder), data, stores=cache))
         write(opened, command_of(folder, None))
         say(f"report: {opened.layout.report}")
     except SettingsError as missing:
@@ -183,7 +185,7 @@ def opened_at(folder: Path, data: Data | None = None, cache: Place | None = None
     if not any(place.is_file() for place in (layout.settings, layout.results, layout.metrics)):
         what = "there is no experiment here"
         raise InputError("NOT_FOUND", what, "give the folder that `hardneg train --out` made", path=folder)
-    opened = Opened(layout)
+    opened = Opened(layout, stores=None if cache is None else Path(cache).absolute())
     opened.data = opened.told(lambda: experiment_data(folder, data, cache=cache), None)
     return audited(opened)
 
@@ -194,7 +196,7 @@ def audited(opened: Opened) -> Opened:
     Of a very large pool, only queries drawn at random are audited; ``hardneg audit`` looks at all.
     """
     if (data := opened.data) is not None and opened.pools:
-        pool, cache = list(opened.pools.values())[-1], opened.layout.cache
+        pool, cache = list(opened.pools.values())[-1], opened.cache
         find = partial(audit_last_pool, opened.path, pool, data.collection, cache, sample=AUDITED)
         found = opened.told(find, None)
         if found is not None:

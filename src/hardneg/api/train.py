@@ -112,7 +112,7 @@ def train_once(task: Task, start: Start) -> dict[str, Any]:
         if jobs:
             draw_timeline(experiment.layout.timeline, experiment.timing)
         if is_leader():
-            report_training(out, data)
+            report_training(out, data, experiment.cache)
         return by_leader(lambda: dict(experiment.results))
 
 

@@ -78,7 +78,7 @@ def train_ranker(task: Task) -> dict[str, Any]:
                 ),
             )
         if is_leader():
-            report_training(out, data)
+            report_training(out, data, experiment.cache)
         results = by_leader(lambda: dict(experiment.results))
     if is_leader():
         for line in gain_lines(results):

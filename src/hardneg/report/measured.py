@@ -25,7 +25,7 @@ BY_DEFAULT = "RR@10 nDCG@10"
 def judge_of(opened: Opened) -> Judge:
     """The judge of an experiment's runs, with the measures that its settings name."""
     named = opened.settings.get("settings", {}).get("measures", BY_DEFAULT)
-    return Judge(opened.data_here, parse_measures(named), opened.layout.cache)
+    return Judge(opened.data_here, parse_measures(named), opened.cache)
 
 
 def evaluations(opened: Opened) -> Mapping[str, Mapping[str, Evaluation]]:

@@ -59,17 +59,24 @@ class Opened:
     layout : the layout of the folder.
     data : the collection with its splits; None: it cannot be opened, and ``notes`` say why.
     notes : a line for each part that is missing or damaged.
+    stores : the cache of what was matched for the experiment; None: the one in its folder.
     """
 
     layout: Layout
     data: TrainingData | None = None
     notes: list[str] = field(default_factory=list)
+    stores: Path | None = None
     kept: dict[str, Any] = field(default_factory=dict)  # what several figures need, made once
 
     @property
     def path(self) -> Path:
         """The experiment's folder itself."""
         return self.layout.path
+
+    @property
+    def cache(self) -> Path:
+        """The cache of answers that were matched, and of BM25's lists."""
+        return self.stores or self.layout.cache
 
     def told(self, read: Callable[[], Found], otherwise: Found) -> Found:
         """The result of ``read``; if it raises a fault, this becomes a note, and ``otherwise`` is returned."""
