@@ -12,7 +12,7 @@ import pytrec_eval
 from hardneg.data.formats.trec import open_qrels, read_runs
 from hardneg.errors import Faults, InputError, SettingsError
 from hardneg.evaluation import judged
-from hardneg.evaluation.compare import compare_runs, first_disagreement, overlap
+from hardneg.evaluation.compare import UNJUDGED, compare_runs, first_disagreement, overlap
 from hardneg.evaluation.measures import Measure, evaluate, first_relevant_rank, parse_measures
 from hardneg.records import Qrels, offsets_of
 from worlds.tiny_records import run_of
@@ -403,7 +403,7 @@ def test_first_disagreement():
     parting = first_disagreement(a, b, queries, qrels_of({0: {2: 3, 9: 1}, 1: {4: 1}, 2: {6: 0}}))
     assert parting.rank.tolist() == [1, 2, 0, 0]
     assert parting.passages.tolist() == [[6, -1], [2, 5], [-1, -1], [-1, -1]]
-    assert parting.grades.tolist() == [[0, -1], [3, -1], [-1, -1], [-1, -1]]
+    assert parting.grades.tolist() == [[0, UNJUDGED], [3, UNJUDGED], *[[UNJUDGED, UNJUDGED]] * 2]
 
 
 def test_compare_runs_by_hand():

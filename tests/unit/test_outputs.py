@@ -1,5 +1,6 @@
 """A command's output never replaces its input; numbers and texts that no file can hold are refused."""
 
+import json
 import os
 from dataclasses import replace
 
@@ -8,6 +9,7 @@ import pytest
 
 import hardneg as hn
 from hardneg.api.clean import clean_cache
+from hardneg.api.convert import convert
 from hardneg.api.export import export_pool
 from hardneg.data.formats.trec import read_runs, write_run
 from hardneg.errors import ArtifactError, HardnegError, SettingsError
@@ -135,3 +137,27 @@ def test_integers_that_nothing_holds_are_refused(world, made, tmp_path):
         with pytest.raises(HardnegError, match="BAD_SETTING"):
             call()
     assert hn.settings_of("star", seed=(1 << 63) - 1).seed == (1 << 63) - 1
+
+
+def test_the_list_of_the_cache_has_the_runs_of_mining(world, tmp_path):
+    hn.mine(world.collection, world.model, tmp_path / "pool", cache=tmp_path / "cache", device="cpu", count=2)
+    listed = {one["kind"] for one in clean_cache(cache=tmp_path / "cache")["items"]}
+    there = {place.name for place in (tmp_path / "cache").iterdir()} - {"leases"}
+    assert "runs" in listed
+    assert there == listed
+    assert clean_cache(cache=tmp_path / "cache", delete=True)["deleted"]
+    assert clean_cache(cache=tmp_path / "cache")["items"] == []
+
+
+def test_an_import_that_is_stopped_leaves_no_collection(tmp_path, monkeypatch):
+    source = tmp_path / "rows.jsonl"
+    source.write_text(json.dumps({"query": "q one", "positive": "p one", "negative": "n one"}) + "\n")
+
+    def stop(*_given, **_named):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("hardneg.api.convert.keep_given", stop)
+        with pytest.raises(KeyboardInterrupt):
+            convert(str(source), tmp_path / "data", negatives=tmp_path / "pool")
+    convert(str(source), tmp_path / "data", negatives=tmp_path / "pool")

@@ -35,7 +35,7 @@ from hardneg.report.explorer import explorer_data
 from hardneg.report.figures import FIGURES, SECTIONS
 from hardneg.report.in_batch import momentum_from
 from hardneg.report.lists import mined_pool, part_of, without_positives
-from hardneg.report.make import about, make
+from hardneg.report.make import about, make, write
 from hardneg.report.measured import training_ranks
 from hardneg.report.opened import Opened
 from hardneg.report.shapes import grouped, in_time, kind_of, lines, short
@@ -1052,3 +1052,19 @@ def test_roles_without_a_supervisor_execute_it_too(tmp_path, hardneg):
     with lease(folder):
         assert "is being executed by process" in (said := hardneg("show", folder)[1])
     assert "and has not measured anything yet." in said
+
+
+def test_no_figure_of_an_earlier_report_stays(copied):
+    """Neither a picture that is not drawn again, nor the numbers of a figure that is not there any more."""
+    figures = copied / "figures"
+    figures.mkdir(exist_ok=True)
+    names = [figure.name for figure in FIGURES]
+    for name in names:
+        for end in (".csv", ".png", ".svg"):
+            (figures / f"{name}{end}").write_text("old")
+    (figures / "mine.png").write_text("the user's")
+    report = write(opened_at(copied), ["again"], pictures=False)
+    left = {path.name for path in figures.iterdir()}
+    assert left == {f"{name}.csv" for name in report.tables} | {"mine.png"}
+    assert len(names) > len(report.tables) > 5
+    assert not [path for path in figures.iterdir() if path.name != "mine.png" and path.read_text() == "old"]

@@ -32,7 +32,7 @@ from hardneg.report.side_by_side import SECTIONS, Several, verdict_of
 from hardneg.report.table import NotRecorded
 from hardneg.report.verdict import Verdict, verdict
 from hardneg.shown import counted
-from hardneg.storage.artifacts import publish_file
+from hardneg.storage.artifacts import publish_file, remove
 
 UNREADABLE = Verdict("open", "The results of this experiment cannot be read, so there is no verdict.", (), ())
 
@@ -270,7 +270,7 @@ def remove_older(opened: Opened, report: Report, *, pictures: bool) -> None:
     }
     for figure in FIGURES:
         for name in {f"{figure.name}{end}" for end in (".csv", ".png", ".svg")} - made:
-            (opened.layout.figures / name).unlink(missing_ok=True)
+            remove(opened.layout.figures / name)
 
 
 def write_page(report: Report | Comparison, path: Path) -> None:
