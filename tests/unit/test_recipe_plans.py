@@ -350,3 +350,10 @@ def test_a_plan_of_a_ranker_says_what_its_guide_takes(world, rankers, tmp_path, 
     assert found["seconds"]["total"] == sum(found["seconds"].values()) / 2
     encoded = hn.plan("ranker", collection, model, **options, filter_by=model)
     assert encoded["seconds"]["encode"] > 0
+
+
+@pytest.mark.parametrize(("every", "between"), [(4, 0), (2, 3), (3, 3)])
+def test_states_of_ance_that_mine_and_are_measured_count_once(work_of, every, between):
+    """Of steps 3, 6 and 9 none mines; of 2, 4, ..., 10 the refreshes at 4 and 8 do."""
+    work = work_of(ance.RECIPE, refresh_every=4, refreshes=2, measure_every=every)
+    assert (work.states, work.passed) == (4, between)

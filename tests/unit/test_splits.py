@@ -325,3 +325,13 @@ def test_a_dev_that_shares_queries_is_passed_over_or_told(tmp_path, caplog):
     assert "share" not in caplog.text
     choose_splits(data, dev="dev", test="dev.small")
     assert "dev 'dev' and test 'dev.small' share 5 queries" in caplog.text
+
+
+def test_a_positive_that_a_question_names_twice_counts_once(tmp_path):
+    """As in DPR's and Tevatron's conventions."""
+    (tmp_path / "corpus.tsv").write_text("psg_id\ttitle\ttext\n1\t\tone\n2\t\ttwo\n")
+    (tmp_path / "train.jsonl").write_text(
+        json.dumps({"qid": "q", "question": "x", "positive_ctxs": ["2", "2", "1"]})
+    )
+    found = hn.open_collection(f"qa:{tmp_path}", cache=tmp_path / "cache").qrels("train")
+    assert found.passage_rows.tolist() == [1, 0]

@@ -133,6 +133,7 @@ def work_of(
     entries: int,
     in_batch: bool,
     mined: int = 0,
+    both: int = 0,
     lists: int = 1,
     part: Part = ALL_OF_THEM,
 ) -> CostModel:
@@ -141,11 +142,12 @@ def work_of(
     Parameters
     ----------
     mined : the number of states that negatives are mined with.
+    both : the number of ``states`` that are also measured as states between steps.
     lists : the number of ranked lists that each of these states makes for a training query.
     part : the shares of passages and queries that such a state mines, unless it embeds all to be measured.
     """
     judged, encoded = settings.examine == "judged", None
-    passed = sum(len(settings.measured_steps(one)) for one in episodes)
+    passed = sum(len(settings.measured_steps(one)) for one in episodes) - both
     trials = [steps for one in episodes if (steps := settings.trial_steps(one))]
     passed += len(trials) * len(settings.rates)
     if judged:

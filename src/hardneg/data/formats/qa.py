@@ -53,5 +53,5 @@ def _judgements(splits: dict[str, Path]) -> Iterator[JudgementRecord]:
     for split, path in splits.items():
         for line, fields in read_objects(path):
             query_id = id_of(fields, "qid", path, line)
-            for passage_id in ids_of(fields, "positive_ctxs", path, line):
+            for passage_id in dict.fromkeys(ids_of(fields, "positive_ctxs", path, line)):
                 yield JudgementRecord(split, query_id, passage_id, 1, path, line)

@@ -362,6 +362,7 @@ def plan(settings: Ance, data: TrainingData, encoder: BiEncoder) -> CostModel:
         entries=settings.depth,
         in_batch=settings.in_batch,
         mined=versions,
+        both=sum(step % settings.refresh_every == 0 for step in settings.measured_steps(one)),
     )
     kept = versions if settings.keep_versions is None else min(versions, settings.keep_versions + NEEDED)
     turn = ("measure",) if settings.roles else ("measure", "mine", "train")  # roles are other processes
