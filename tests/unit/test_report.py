@@ -20,6 +20,7 @@ import hardneg as hn
 from hardneg.api import diagnose as diagnosing
 from hardneg.api.audit import Sampling
 from hardneg.api.diagnose import compare_opened, opened_at, report_training
+from hardneg.data.judgements import LABELS, Judgements
 from hardneg.diagnostics.kept import warning
 from hardneg.diagnostics.seeds import pool_seeds
 from hardneg.errors import HardnegError, SettingsError
@@ -383,6 +384,19 @@ def test_lists_without_positives_are_the_candidates(trained):
         assert found.query_rows.tolist() == expected.query_rows.tolist()
         assert found.offsets.tolist() == expected.offsets.tolist()
         assert found.passage_rows.tolist() == expected.passage_rows.tolist()
+
+
+def test_what_people_judged_relevant_is_no_candidate(trained):
+    opened = opened_at(trained)
+    data, run = opened.data_here, opened.run(opened.trained_states[1], "query")
+    before = without_positives(opened, run)
+    first = before.passage_rows[before.offsets[:-1]]
+    labels = np.full(len(data.train), LABELS.index("relevant"), np.uint8)
+    opened.data = replace(data, judgements=Judgements(data.train.query_rows, first, labels, "people"))
+    after = without_positives(opened, run)
+    for i, row in enumerate(first.tolist()):
+        assert row not in after.passage_rows[after.offsets[i] : after.offsets[i + 1]]
+    assert len(after.passage_rows) > 0
 
 
 def test_swing_says_its_classes(finished):

@@ -102,7 +102,9 @@ def rows_of_pool(pool: NegativePool) -> RowLists:
 
 
 def without_positives(opened: Opened, run: Run, query_rows: Int32 | None = None) -> RowLists:
-    """A run at mining depth without the positives of its queries and without copies of their texts.
+    """A run at mining depth without the positives of its queries, and without copies of their texts.
+
+    What people judged relevant is left out, too, as mining does.
 
     Parameters
     ----------
@@ -110,7 +112,7 @@ def without_positives(opened: Opened, run: Run, query_rows: Int32 | None = None)
     """
     data = opened.data_here
     depth = int(opened.settings.get("result_settings", {}).get("depth") or DEPTH)
-    positives = data.train
+    positives = data.known
     if query_rows is not None:
         positives = positives.select(matches(positives.query_rows, query_rows)[0])
     if not np.array_equal(run.query_rows, positives.query_rows):
