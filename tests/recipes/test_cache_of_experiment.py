@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import hardneg as hn
-from hardneg.errors import ArtifactError
 from hardneg.experiment.layout import cache_beside
 from hardneg.models.loading import load_encoder
 from hardneg.storage.artifacts import read_manifest
@@ -91,17 +90,31 @@ def test_what_the_user_has_comes_first(world, trained, tmp_path):
     for place in [*exp.glob("cache/embeddings/*/manifest.json"), *exp.glob("cache/embeddings/*/*/manifest.json")]:
         place.write_text("{")
     assert hits_of(world, exp, cache=tmp_path / "mine") == found
-    with pytest.raises(ArtifactError):  # a damaged store is told, as that of any cache
-        hits_of(world, exp, cache=tmp_path / "theirs")
+    assert hits_of(world, exp, cache=tmp_path / "theirs") == found  # what is damaged is made again
+    assert [len(stores) for stores in stores_in(tmp_path / "theirs", "passage")] == [1, 0]
 
 
-def test_a_cache_that_is_closed_is_passed_over(world, trained, tmp_path, monkeypatch):
+@pytest.mark.parametrize("lost", ["*", "*.npy"])
+def test_a_cache_that_lacks_something_is_passed_over(world, trained, tmp_path, lost):
+    """A copy of an experiment may lack its large files, and another user's cache may be closed."""
     found = hits_of(world, trained, cache=tmp_path / "mine")
     exp = shutil.copytree(trained, tmp_path / "exp")
-    shutil.rmtree(exp / "cache/embeddings")
-    shutil.rmtree(exp / "cache/tokens")
+    for path in [*exp.glob(f"cache/embeddings/**/{lost}"), *exp.glob(f"cache/tokens/**/{lost}")]:
+        if path.is_file():
+            path.unlink()
     assert hits_of(world, exp, cache=tmp_path / "mine") == found
     assert [len(stores) for stores in stores_in(tmp_path / "mine", "passage")] == [1, 1]
+
+
+def test_models_that_filter_are_read_so_too(world, trained, tmp_path):
+    given = {"cache": tmp_path / "mine", "count": 4, "depth": 20, "filters": hn.Filters(max_score=1e9)}
+    hn.mine(world.collection, None, tmp_path / "pool", sources=["bm25"], filter_by=trained, **given)
+    assert stores_in(tmp_path / "mine", "passage") == ([], [])
+    options = {"device": "cpu", "measures": "RR@10", "steps": 2, "guide_mask": True, "filter_by": "start"}
+    hn.train_star(world.collection, trained, tmp_path / "exp", relative_margin=0.0, **options)
+    first = load_encoder(str(trained / "model")).digest("passage")
+    vectors, _ = stores_in(tmp_path / "exp/cache", "passage")
+    assert first not in {read_manifest(place).inputs["encoder"] for place in vectors}
 
 
 def test_a_model_in_another_folder_has_none(trained, tmp_path):

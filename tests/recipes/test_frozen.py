@@ -127,6 +127,9 @@ def test_a_scored_pool_of_other_positives_is_refused_at_once(plain, world, ranke
         hn.train("star", world.collection, world.calm, tmp_path / "exp", **options)
     assert not (tmp_path / "exp").exists()
     hn.train("star", world.collection, world.calm, tmp_path / "exp", teacher=ranker, **options)
+    for number, guide in enumerate((ranker, "start")):  # a model that filters scores what the pool does not
+        out = tmp_path / f"guided-{number}"
+        hn.train("star", world.collection, world.calm, out, filter_by=guide, max_score=1e9, **options)
 
 
 @pytest.mark.parametrize("mixtures", [["file", "bm25"], ["file+random"]])

@@ -157,18 +157,16 @@ print(highest // MIB, later // MIB, peak_memory() // MIB)
 
 def test_a_forked_process_watches_by_a_thread_of_its_own():
     program = """
-import os, time
-from hardneg.process.memory import PeakWatch
-MIB = 1 << 20
-held = b"1" * (300 * MIB)
-del held  # so that the system's record tells nothing of what comes
-outer = PeakWatch()  # its thread is not there after the fork
+import os
+from hardneg.process import memory
+outer = memory.PeakWatch()  # its thread is not there after the fork
+first = memory._lookout.thread
 child = os.fork()
-watch = PeakWatch()
-held = b"1" * (100 * MIB)
-time.sleep(0.3)
-del held
-assert 90 * MIB <= watch.end() < 300 * MIB
+watch = memory.PeakWatch()
+assert memory._lookout.thread.is_alive()
+assert (memory._lookout.thread is first) == bool(child)
+assert memory._lookout.watches == ({outer, watch} if child else {watch})
+watch.end()
 outer.end()
 if child:
     assert os.waitpid(child, 0)[1] == 0

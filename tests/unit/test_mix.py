@@ -11,10 +11,10 @@ import pytest
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.negatives.candidates import Filters
 from hardneg.negatives.facts import entries_of, realized
-from hardneg.negatives.mix import quotas, teleport, union
+from hardneg.negatives.mix import balanced, quotas, teleport, union
 from hardneg.negatives.pool import blocks, concatenate
 from hardneg.negatives.sources import draw_entries, random_source
-from hardneg.records import Positives
+from hardneg.records import Positives, spans
 from worlds.tiny_records import assert_same, pool_of
 
 HALF = {"alpha": 0.5, "beta": 0.5, "size": 60, "seed": 42}
@@ -276,3 +276,15 @@ def test_no_queries():
     query, near = (pool.select(nothing) for pool in mined(2))
     assert len(teleport(query, near, episodes(1), **HALF)) == 0
     assert isinstance(query.positives, Positives)
+
+
+def test_sources_have_equally_many_entries_by_hand():
+    one, two = pool_of([[1, 2, 3], [4], [], []]), pool_of([[10, 11], [12, 13, 14, 15], [16, 17], []])
+
+    def lengths(**options):
+        return [spans(pool.offsets).tolist() for pool in balanced([one, two], 1, **options)]
+
+    assert lengths() == [[2, 1, 0, 0], [2, 1, 2, 0]]  # a source without entries does not count
+    assert lengths(least=4) == [[2, 1, 0, 0], [2, 3, 2, 0]]  # the other one fills up, as far as it can
+    assert lengths(least=5) == [[3, 1, 0, 0], [2, 4, 2, 0]]
+    assert balanced([], 1) == []

@@ -165,5 +165,7 @@ def test_a_folder_of_seeds_takes_more_but_forgets_none(tmp_path, seed, count):
         (tmp_path / f"exp/seed-{number}/settings.json").write_text("{}")
     with pytest.raises(ArtifactError, match=r"SEVERAL_SEEDS: .*other seeds, too: 4"):
         check_experiment(tmp_path / "exp", range(seed, seed + count))
+    for name in ("seed-notes.txt", "seed-7.log", "seed-9"):
+        (tmp_path / "exp" / name).mkdir()  # none of them is an experiment
     check_experiment(tmp_path / "exp", range(42, 45))
     check_experiment(tmp_path / "exp", range(41, 46))

@@ -1068,17 +1068,40 @@ def test_roles_without_a_supervisor_execute_it_too(tmp_path, hardneg):
     assert "and has not measured anything yet." in said
 
 
-def test_no_figure_of_an_earlier_report_stays(copied):
-    """Neither a picture that is not drawn again, nor the numbers of a figure that is not there any more."""
+def test_no_figure_of_an_earlier_report_stays_with_other_numbers(copied, tmp_path):
+    """Neither a picture that is not drawn again, nor a figure that there is no more; the user's files do."""
     figures = copied / "figures"
     figures.mkdir(exist_ok=True)
-    names = [figure.name for figure in FIGURES]
-    for name in names:
-        for end in (".csv", ".png", ".svg"):
-            (figures / f"{name}{end}").write_text("old")
     (figures / "mine.png").write_text("the user's")
-    report = write(opened_at(copied), ["again"], pictures=False)
-    left = {path.name for path in figures.iterdir()}
-    assert left == {f"{name}.csv" for name in report.tables} | {"mine.png"}
-    assert len(names) > len(report.tables) > 5
-    assert not [path for path in figures.iterdir() if path.name != "mine.png" and path.read_text() == "old"]
+    names = [figure.name for figure in FIGURES]
+    report = write(opened_at(copied), ["first"], pictures=False)
+    there = set(report.tables)
+    assert len(names) > len(there) > 5
+
+    def pretend():
+        for name in names:
+            for end in (".png", ".svg", *([] if name in there else [".csv"])):
+                (figures / f"{name}{end}").write_text("old")
+
+    def left():
+        return {path.name for path in figures.iterdir()} - {"mine.png"}
+
+    numbers, pictures = (
+        {f"{name}.csv" for name in there},
+        {f"{name}.{end}" for name in there for end in ("png", "svg")},
+    )
+    pretend()
+    opened = opened_at(copied)
+    assert (opened.data is not None, opened.notes) == (True, [])
+    write(opened, ["again"], pictures=False)
+    assert left() == numbers | pictures  # the pictures of the same numbers
+    changed = sorted(there)[0]
+    (figures / f"{changed}.csv").write_text("other numbers")
+    write(opened_at(copied), ["again"], pictures=False)
+    assert left() == numbers | pictures - {f"{changed}.png", f"{changed}.svg"}
+    pretend()
+    lost = opened_at(copied)
+    lost.data = None
+    write(lost, ["again"], pictures=False)  # the collection cannot be read now: nothing is taken to be no more
+    assert {f"{name}.csv" for name in names} <= left()
+    assert (figures / "mine.png").read_text() == "the user's"

@@ -125,6 +125,7 @@ def compare_experiments(
     if out is not None:
         check_file(Path(out), [*experiments, data])
     folders = [part for one in experiments for part in seeds_of(Path(one)) or [Path(one)]]
+    check_distinct(folders)
     opened = [opened_at(folder, data, cache) for folder in folders]
     given = ["--data", str(data)] if isinstance(data, (str, Path)) else []
     given += ["--out", str(out)] if out is not None else []
@@ -155,7 +156,7 @@ def compare_opened(reports: Sequence[Report]) -> Comparison:
     """Several reports side by side, for a terminal; of all seeds of an experiment, its pooled results, too."""
     opened = [one.opened for one in reports]
     whole = opened[0].path.parent
-    seeds = seeds_of(whole) == [one.path for one in opened]
+    seeds = [seed.path for seed in Layout(whole).seeds()] == [one.path for one in opened]
     return make_comparison(opened, ["hardneg", "show"], Opened(Layout(whole)).results if seeds else None)
 
 

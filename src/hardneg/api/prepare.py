@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import logging
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -27,7 +28,7 @@ from hardneg.data.collection import Collection
 from hardneg.data.training_data import DEFAULT_SPLITS, NONE, Splits, TrainingData
 from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.evaluation.answers import check_answers
-from hardneg.experiment.layout import BEFORE_SETTINGS, Layout, number_of
+from hardneg.experiment.layout import BEFORE_SETTINGS, Layout
 from hardneg.experiment.observers import Told
 from hardneg.models.source import ModelSource
 from hardneg.negatives.pool import NegativePool, load_pool
@@ -441,7 +442,8 @@ def check_experiment(out: Path, seeds: range) -> None:
         raise ArtifactError("ONE_SEED", "this holds an experiment of one seed", fix, path=out)
     if several and not one and len(seeds) == 1:
         raise ArtifactError("SEVERAL_SEEDS", "this holds the experiments of several seeds", fix, path=out)
-    if left := sorted({number_of(seed.path) for seed in layout.seeds()} - set(seeds)):
+    there = [seed.path.name for seed in layout.seeds() if seed.settings.is_file()]
+    if left := sorted({int(name[5:]) for name in there if re.fullmatch(r"seed-\d+", name)} - set(seeds)):
         what = f"this holds the experiments of other seeds, too: {', '.join(map(str, left))}"
         raise ArtifactError("SEVERAL_SEEDS", what, f"{fix} and the first of them (--seed)", path=out)
     others = [] if one or several or not out.is_dir() else [path for path in out.iterdir() if path.name[0] != "."]

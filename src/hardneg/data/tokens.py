@@ -188,7 +188,10 @@ def tokenize(
     SettingsError : the length leaves no room for text, or the tokenizer has no separator to join titles with.
     """
     template = replace(template, tokenizer=tokenizer_digest(tokenizer))
-    path = place_in(cache, beside, Path(KIND, digest_json([source.digest, asdict(template)])[:32]))
+    name = Path(KIND, digest_json([source.digest, asdict(template)])[:32])
+    path = place_in(cache, beside, name, TokenStore.open)
+    if path != cache / name:  # nothing is made there
+        return TokenStore.open(path)
     made_once(
         cache / "leases" / path.name,
         lambda: is_published(path, KIND),

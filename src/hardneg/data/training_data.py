@@ -79,6 +79,7 @@ class ChosenSplits:
     held_out : training queries that are dev's instead; 0: none.
     seed : the seed by which these were drawn.
     dev_queries : dev has at most so many queries; None: all.
+    measurable : whether only queries that can be measured were held out, as is done now.
     """
 
     train: str
@@ -87,6 +88,7 @@ class ChosenSplits:
     held_out: int = 0
     seed: int = 0
     dev_queries: int | None = None
+    measurable: bool = False
 
 
 @dataclass(frozen=True)
@@ -230,7 +232,9 @@ def choose_splits(
     used = {"train": (train, training), "dev": (dev_name, developing), "test": (test, testing)}
     warn_of_same(train, dev_name, None if testing is None else test)
     warn_of_shared({use: (name, one) for use, (name, one) in used.items() if name is not None and one is not None})
-    names = ChosenSplits(train, dev_name, None if testing is None else test, held_out, seed, dev_queries)
+    names = ChosenSplits(
+        train, dev_name, None if testing is None else test, held_out, seed, dev_queries, held_out > 0
+    )
     chosen = f"splits: train '{train}' ({counted(len(training), 'query')}); dev {dev_said}; test {test_said}"
     positives = training.positives()
     return TrainingData(collection, positives, developing, testing, held_out, chosen=chosen, names=names)
@@ -272,21 +276,21 @@ def open_splits(collection: Collection, names: ChosenSplits) -> TrainingData:
     dev = None if names.dev is None else opened("dev", names.dev)
     test = None if names.test is None else opened("test", names.test)
     if names.held_out:
-        training, dev = held_out_of(training, collection, names.seed, names.dev_queries)
+        training, dev = held_out_of(training, collection, names.seed, names.dev_queries, names.measurable)
     elif dev is not None and names.dev_queries is not None:
         dev = draw_dev(dev, collection, names.dev_queries)
     return TrainingData(collection, training.positives(), dev, test, names.held_out, names=names)
 
 
 def held_out_of(
-    training: Qrels, collection: Collection, seed: int, dev_queries: int | None
+    training: Qrels, collection: Collection, seed: int, dev_queries: int | None, measurable: bool = True
 ) -> tuple[Qrels, Qrels]:
     """Training queries and those held out of them as dev, of which there are at most ``dev_queries``.
 
-    Only queries that can be measured are held out: those with a relevant passage or an answer.
+    If ``measurable``, only queries with a relevant passage or an answer are held out.
     """
     most = HELD_OUT if dev_queries is None else min(dev_queries, HELD_OUT)
-    usable = (spans(training.positives().offsets) > 0) | has_answer(collection, training)
+    usable = (spans(training.positives().offsets) > 0) | has_answer(collection, training) if measurable else None
     return hold_out(training, collection.query_ids, seed=seed, most=most, usable=usable)
 
 

@@ -83,12 +83,18 @@ def union(pools: Sequence[NegativePool]) -> NegativePool:
 def balanced(pools: Sequence[NegativePool], seed: int, *, least: int = 0) -> list[NegativePool]:
     """The pools, one of each source, with equally many entries for each query.
 
-    The number is that of the source with the fewest entries of the query, apart from sources without any; or
-    ``least``, if that is more: then a source with fewer gives all that it has.
+    The number is that of the source with the fewest entries of the query, apart from sources without any. If that
+    comes to fewer than ``least`` in all, the sources that have more fill up.
     """
-    lengths = np.stack([spans(pool.offsets) for pool in pools]) if pools else np.zeros((0, 0), np.int64)
-    fewest = np.where(lengths > 0, lengths, np.iinfo(np.int64).max).min(axis=0, initial=np.iinfo(np.int64).max)
-    return [draw_entries(pool, np.maximum(fewest, least), seed=seed, purpose="balance") for pool in pools]
+    if not pools:
+        return []
+    lengths = np.stack([spans(pool.offsets) for pool in pools])
+    share = np.where(lengths > 0, lengths, np.iinfo(np.int64).max).min(axis=0)
+    share = np.minimum(share, lengths.max(axis=0))  # 0 where no source has any
+    for _ in range(least):
+        short = (np.minimum(lengths, share).sum(axis=0) < least) & (share < lengths.max(axis=0))
+        share[short] += 1
+    return [draw_entries(pool, share, seed=seed, purpose="balance") for pool in pools]
 
 
 def teleport(

@@ -91,7 +91,7 @@ class Guide:
         ----------
         keeps : a pool that another ranker scored keeps that ranker's scores; otherwise it gets those of the guide.
         """
-        given = pool if keeps and pool.ranker else None
+        given = pool if keeps and pool.ranker not in ("", self.digest) else None
         scores = pool.positive_scores if pool.ranker == self.digest else None
         if scores is None or np.isnan(scores).any():
             with track("scoring candidates", "pairs") as tick:

@@ -6,6 +6,7 @@ They do not change during training, so a resumed experiment finds the same score
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,7 @@ from typing import Any
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import TrainingData
 from hardneg.errors import SettingsError
+from hardneg.experiment.layout import cache_beside
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.loading import open_encoder
@@ -29,6 +31,8 @@ from hardneg.search.retriever import Retriever
 from hardneg.search.scorers import maybe_ranker, scorer_at
 from hardneg.training.guide_mask import GuideMask
 from hardneg.training.objectives import GroupLoss, TaughtLoss
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -68,12 +72,15 @@ class FrozenModels:
     @cached_property
     def start(self) -> Retriever:
         """The model that training starts from, over the collection."""
-        return Retriever(self.starting(), self.collection, self.cache, encoding=self.settings.encoding)
+        options: Any = {"encoding": self.settings.encoding, "beside": cache_beside(self.source.model)}
+        return Retriever(self.starting(), self.collection, self.cache, **options)
 
     def _at(self, place: str) -> Guide:
         """The model at a place as a guide."""
         source = source_at(self.source, place)
-        return guide_of(scorer_at(source, self.collection, self.cache, self.settings.encoding), self.collection)
+        beside = cache_beside(source.model)
+        scorer = scorer_at(source, self.collection, self.cache, self.settings.encoding, beside)
+        return guide_of(scorer, self.collection)
 
     @cached_property
     def guide(self) -> Guide | None:
@@ -96,13 +103,16 @@ class FrozenModels:
         """
         if not self.distills:
             return None
-        if pool is not None and pool.ranker and self.source.teacher is None:
-            return StoredScores(pool)
-        live = self.given_teacher
+        live, named = self.given_teacher, self.source.teacher is not None
+        if pool is not None and pool.ranker and not (named and pool.ranker != live.digest):  # type: ignore[union-attr]
+            if live is None or is_scored(pool):
+                return StoredScores(pool)
+            if not named:
+                log.warning(
+                    "the pool has no score for some positives: the model to filter by is distilled instead"
+                )
         if live is None:
             raise no_teacher(self.groups)
-        if pool is not None and pool.ranker == live.digest and is_scored(pool):
-            return StoredScores(pool)
         return live.score
 
     @cached_property
@@ -192,7 +202,9 @@ def check_stored(
     """
     if pool is None or not pool.ranker or teacher is not None or data.labels.labels == "answers":
         return
-    if isinstance(settings, GroupSettings) and settings.distill is not None and not settings.unscored:
+    if not isinstance(settings, GroupSettings) or settings.filter_by != "miner":
+        return  # the model to filter by would teach
+    if settings.distill is not None and not settings.unscored:
         lowest_positive(import_pool(pool, data.train, 1, data.collection.text_keys))
 
 

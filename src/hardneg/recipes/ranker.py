@@ -9,7 +9,6 @@ first hits of the same runs, those of BM25 or of the retriever. These runs are a
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -306,8 +305,7 @@ def ranker_pool(
         for source in sources
     ]
     if len(pools) > 2:  # a step draws from all of them alike
-        share = math.ceil(settings.negatives_per_query / (len(pools) - 1))
-        pools[1:] = balanced(pools[1:], settings.seed, least=share)
+        pools[1:] = balanced(pools[1:], settings.seed, least=settings.negatives_per_query)
     return union(pools)
 
 

@@ -250,27 +250,34 @@ def write(opened: Opened, command: Sequence[str], *, pictures: bool = True) -> R
     ----------
     pictures : publish each chart as PNG and SVG, too.
     """
+    changed = []
     with Painter() as painter:
         report = make(opened, command, painter if pictures else None)
         with publish_file(opened.layout.report) as stream:
             stream.write(report.html)
         for name, table in report.tables.items():
-            with publish_file(opened.layout.figures / f"{name}.csv") as stream:
-                stream.write(table.csv())
+            place, numbers = opened.layout.figures / f"{name}.csv", table.csv()
+            if not place.is_file() or place.read_bytes() != numbers:
+                changed.append(name)
+            with publish_file(place) as stream:
+                stream.write(numbers)
         painter.finish()
-    remove_older(opened, report, pictures=pictures)
+    remove_older(opened, report, [] if pictures else changed)
     return report
 
 
-def remove_older(opened: Opened, report: Report, *, pictures: bool) -> None:
-    """Remove the figures of an earlier report that this one has not made again; other files stay."""
-    made = {f"{name}.csv" for name in report.tables}
-    made |= {
-        f"{one.figure.name}{end}" for one in report.drawn if one.spec and pictures for end in (".png", ".svg")
-    }
-    for figure in FIGURES:
-        for name in {f"{figure.name}{end}" for end in (".csv", ".png", ".svg")} - made:
-            remove(opened.layout.figures / name)
+def remove_older(opened: Opened, report: Report, undrawn: Sequence[str]) -> None:
+    """Remove the pictures of ``undrawn`` figures, whose numbers have changed, and figures that there are no more.
+
+    Where a part of the experiment could not be read, no figure is taken to be no more. Other files stay.
+    """
+    gone: list[tuple[str, tuple[str, ...]]] = [(name, (".png", ".svg")) for name in undrawn]
+    if opened.data is not None and not opened.notes:
+        there = {one.figure.name for one in report.drawn if one.table is not None or one.spec}
+        gone += [(one.name, (".csv", ".png", ".svg")) for one in FIGURES if one.name not in there]
+    for name, ends in gone:
+        for end in ends:
+            remove(opened.layout.figures / f"{name}{end}")
 
 
 def write_page(report: Report | Comparison, path: Path) -> None:

@@ -324,6 +324,8 @@ class Retriever(Guarded):
 
     def _embedded(self, side: Side, searching: bool) -> Embeddings:
         store, path = self._embeddings(side, searching=searching)
+        if path.parent != self.cache / EMBEDDINGS:  # nothing is made there
+            return Embeddings.open(path)
         with self.timed("encode", side=side, tokens=0, cached=is_published(path)) as facts:
 
             def counted(done: int, total: int) -> None:
@@ -351,7 +353,7 @@ class Retriever(Guarded):
         if side == "passage" and self.alone:
             store = SomeTokens(store, self.among)  # type: ignore[arg-type]  # it was none before
         key = digest_json([VERSION, self.sides[side], store.digest, dataclasses.asdict(self.encoding)])
-        return store, place_in(self.cache, beside, Path(EMBEDDINGS, key[:32]))
+        return store, place_in(self.cache, beside, Path(EMBEDDINGS, key[:32]), Embeddings.open)
 
     @one_at_a_time
     def discard(self, *sides: Side) -> None:

@@ -26,12 +26,15 @@ def ranker_scorer(ranker: CrossEncoder, collection: Collection, cache: Path) -> 
     return RankerScorer(ranker, pairs, collection=collection)
 
 
-def scorer_at(source: ModelSource, collection: Collection, cache: Path, encoding: Encoding) -> ModelScorer:
+def scorer_at(
+    source: ModelSource, collection: Collection, cache: Path, encoding: Encoding, beside: Path | None = None
+) -> ModelScorer:
     """A model over a collection as a scorer: a cross-encoder or a bi-encoder, as its folder says.
 
     Parameters
     ----------
     encoding : how a bi-encoder's embeddings are made, which live in the cache.
+    beside : a second cache, which is only read.
 
     Raises
     ------
@@ -40,7 +43,7 @@ def scorer_at(source: ModelSource, collection: Collection, cache: Path, encoding
     ranker = maybe_ranker(source)
     if ranker is not None:
         return ranker_scorer(ranker, collection, cache)
-    return RetrieverScorer(Retriever(open_encoder(source), collection, cache, encoding=encoding))
+    return RetrieverScorer(Retriever(open_encoder(source), collection, cache, encoding=encoding, beside=beside))
 
 
 def maybe_ranker(source: ModelSource) -> CrossEncoder | None:

@@ -81,11 +81,15 @@ def is_published(path: Path, kind: str | None = None) -> bool:
     return kind is None or read_manifest(path, kind).kind == kind
 
 
-def place_in(cache: Path, beside: Path | None, name: Path) -> Path:
-    """The place of an artefact: in the cache ``beside`` if it stands only there, else in ``cache``."""
+def place_in(cache: Path, beside: Path | None, name: Path, check: Callable[[Path], object]) -> Path:
+    """The place of an artefact: in ``beside`` if it stands only there and passes ``check``, else in ``cache``.
+
+    A cache of another user may be closed to this one, and a copy of an experiment may lack files.
+    """
     if beside is not None and not is_published(cache / name):
-        with contextlib.suppress(HardnegError):  # a cache of another user may be closed to this one
+        with contextlib.suppress(HardnegError):
             if is_published(beside / name):
+                check(beside / name)
                 return beside / name
     return cache / name
 

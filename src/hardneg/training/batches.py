@@ -19,6 +19,7 @@ from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.packing import upload
 from hardneg.negatives.groups import draw_groups, epoch_order, usable
 from hardneg.negatives.pool import SOURCES, NegativePool
+from hardneg.process.distributed import is_leader
 from hardneg.process.hardware import Precision
 from hardneg.records import Int32, Int64, Positives, Side, TokenBatch, offsets_of, owners
 from hardneg.training.counted_tokens import counted
@@ -141,7 +142,8 @@ class VisitBatches:
         micro_queries: int | None = None,
         varying: bool = False,
     ) -> None:
-        self.fresh, self.varying, self.warns = fresh, varying, positions is None
+        self.fresh, self.varying = fresh, varying
+        self.told: set[int] | None = set() if positions is None else None  # else others have counted them
         self.positions = np.arange(len(positives)) if positions is None else positions
         self.rows, self.pool_at, self.episode = positives.query_rows[self.positions], pool_at, episode
         self.queries_per_step, self.negatives, self.micro_queries = queries_per_step, negatives, micro_queries
@@ -156,7 +158,8 @@ class VisitBatches:
         """The queries that can train with the pool in force; computed once for each pool."""
         if self.seen is None or self.seen[0] is not pool:
             self.seen = pool, usable(pool, self.negatives)
-            if self.warns:  # else the one who chose the positions has counted them
+            if self.told is not None and len(self.seen[1]) not in self.told and is_leader():
+                self.told.add(len(self.seen[1]))
                 warn_of_skipped(pool, self.seen[1], self.negatives)
         return self.seen[1]
 
