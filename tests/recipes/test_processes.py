@@ -123,12 +123,12 @@ def test_a_finished_one_is_left_alone(two, tmp_path):
 
 
 @pytest.mark.slow
-def test_three_processes_some_without_a_text_and_gradient_cache(world, train_only, tmp_path):
-    # Steps of 59 queries and of one, whose two texts are fewer than the processes; chunks of a few texts.
-    changes = {"episodes": 1, "queries_per_step": 59, "passages_reference": [1], "steps": 4, "stop_step": 2}
+def test_four_processes_some_without_a_text_and_gradient_cache(world, train_only, tmp_path):
+    # Steps of 59 queries and of one, whose three texts are fewer than the processes; chunks of a few texts.
+    changes = {"episodes": 1, "queries_per_step": 59, "passages_reference": [2], "steps": 4, "stop_step": 2}
     one = train_only(**changes)
     settings = WHOLE | changes | {"gradient_cache": True, "cache_tokens": 64}
-    finish(3, command_of(world.collection.path, world.calm, tmp_path / "exp", settings), tmp_path / "log")
+    finish(4, command_of(world.collection.path, world.calm, tmp_path / "exp", settings), tmp_path / "log")
     assert [row["queries"] for row in metrics_of(tmp_path / "exp")] == [59, 1, 59, 1]
     check_equal_training(tmp_path / "exp", one.path)
 

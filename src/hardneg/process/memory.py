@@ -19,7 +19,7 @@ UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
 LOOK_SECONDS = 0.05
-IDLE_LOOKS = 20  # without a watch, after which the thread that looks ends
+IDLE_LOOKS = 4  # without a watch, after which the thread that looks ends
 
 _limits: dict[str, int] = {}  # by type of device
 
