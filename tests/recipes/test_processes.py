@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 import time
 from dataclasses import dataclass
@@ -179,6 +180,23 @@ def test_every_recipe_trains_as_by_one_process(world, alone, tmp_path, recipe):
     finish(2, short(world, recipe, tmp_path / "exp"), tmp_path / "log")
     # Of small losses, the order in which gradients are added up shows: the last step of warmup has one of 0.3.
     check_equal_training(tmp_path / "exp", alone(recipe), rel=5e-4 if recipe == "warmup" else 1e-4)
+
+
+def test_two_processes_read_the_vectors_of_the_experiment_that_they_start_from(world, tmp_path):
+    """And write nothing there; a copy of its model, which has none, is trained as well."""
+    finish(1, short(world, "warmup", tmp_path / "first"), tmp_path / "log")
+    before = {path: path.stat().st_mtime_ns for path in sorted((tmp_path / "first/cache").rglob("*"))}
+    shutil.copytree(tmp_path / "first/model", tmp_path / "copy")
+    settings = COMMON | {"measures": "RR@10"} | OTHERS["star"]
+    encoded = {}
+    for name, model, count in (("beside", "first/model", 2), ("alone", "copy", 1)):
+        out = tmp_path / name
+        finish(count, command_of(world.collection.path, tmp_path / model, out, settings, "star"), tmp_path / "log")
+        rows = [json.loads(line) for line in (out / "timing.jsonl").read_text().splitlines()]
+        encoded[name] = sum(row["stage"] == "encode" and row["side"] == "passage" for row in rows)
+    check_equal_training(tmp_path / "beside", tmp_path / "alone")
+    assert before == {path: path.stat().st_mtime_ns for path in sorted((tmp_path / "first/cache").rglob("*"))}
+    assert encoded == {"beside": 1, "alone": 2}  # of the last state, and of the first one too
 
 
 @pytest.fixture(scope="module")

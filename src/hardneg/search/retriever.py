@@ -325,6 +325,7 @@ class Retriever(Guarded):
     def _embedded(self, side: Side, searching: bool) -> Embeddings:
         store, path = self._embeddings(side, searching=searching)
         if path.parent != self.cache / EMBEDDINGS:  # nothing is made there
+            barrier()  # as below, should another process not see them
             return Embeddings.open(path)
         with self.timed("encode", side=side, tokens=0, cached=is_published(path)) as facts:
 
