@@ -169,3 +169,20 @@ def test_a_folder_of_seeds_takes_more_but_forgets_none(tmp_path, seed, count):
         (tmp_path / "exp" / name).mkdir()  # none of them is an experiment
     check_experiment(tmp_path / "exp", range(42, 45))
     check_experiment(tmp_path / "exp", range(41, 46))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "given", "told"),
+    [
+        ("ance", {"refresh_every": 500}, "refresh_every = 50, not 500: it follows from epochs = 1.5"),
+        ("ar2", {"first_ranker_steps": 7}, "first_ranker_steps = 300, not 7: it follows from first_ranker_epochs"),
+        ("ance", {"refresh_every": 500, "epochs": None}, None),
+        ("warmup", {"steps": [5]}, None),
+        ("ance", {}, None),
+    ],
+)
+def test_steps_that_follow_from_the_epochs_of_a_preset_are_told(world, caplog, recipe, given, told):
+    with caplog.at_level("INFO", "hardneg"):
+        hn.plan(recipe, *world, preset="finetune", **given)
+    assert ("follows from" in caplog.text) == (told is not None)
+    assert told is None or told in caplog.text

@@ -34,7 +34,7 @@ from hardneg.models.source import ModelSource
 from hardneg.negatives.pool import NegativePool, load_pool
 from hardneg.process.distributed import world_size
 from hardneg.process.launch import is_launched
-from hardneg.process.progress import note
+from hardneg.process.progress import note, say
 from hardneg.process.threads import pick_device, visible_devices
 from hardneg.recipes.group_settings import MiningSettings
 from hardneg.recipes.ranker import RankerTraining
@@ -42,6 +42,7 @@ from hardneg.recipes.settings import Recipe, TrainingSettings
 from hardneg.records import spans
 from hardneg.search.ann import open_index
 from hardneg.search.retrieve import Index
+from hardneg.shown import as_set
 from hardneg.storage.artifacts import SettingsClash, read_manifest
 
 log = logging.getLogger(__name__)
@@ -222,6 +223,8 @@ def prepare(
     collection = collection_of(data, cache)
     parts = amended_by(open_splits(chosen, collection, splits), judgements)
     given_settings, chosen = chosen, chosen.for_data(len(parts.train))
+    if minutes is None:
+        note_replaced(given_settings, chosen)
     given = open_given(recipe, chosen, parts.collection, path_of(negatives), path_of(index_folder))
     check_given(given.pool, parts, path_of(negatives))
     warn_of_bounds(chosen, path_of(negatives))
@@ -245,6 +248,15 @@ def prepare(
         given_settings,
         minutes,
     )
+
+
+def note_replaced(given: TrainingSettings, chosen: TrainingSettings) -> None:
+    """Say which numbers of steps that somebody gave are other ones, because they follow from epochs."""
+    for name in type(given).model_fields:
+        if given.is_given(name) and (now := getattr(chosen, name)) != getattr(given, name):
+            epochs = "first_ranker_epochs" if name.startswith("first_ranker") else "epochs"
+            told = f"{name} = {now}, not {as_set(getattr(given, name))}: it follows from {epochs}"
+            say(f"{told} = {getattr(given, epochs)}; --set {epochs}=none keeps what you gave")
 
 
 def arguments_by_name() -> dict[str, str]:
