@@ -302,3 +302,14 @@ def test_negatives_are_halves_of_each_source(execute, world, tmp_path):
         random = int((pool.sources[start:stop] == drawn).sum())
         found = stop - start - random
         assert random == found or (found < random and random + found == least)  # where BM25 finds few
+
+
+def test_an_estimate_counts_the_retriever_that_ranks_first(world):
+    common = {"steps": 3, "negatives_per_query": 3, "rerank": 10, "device": "cpu", "estimate": True}
+    plain, retrieved = (
+        plan("ranker", world.collection, world.calm, **common, **more) for more in ({}, {"retriever": world.model})
+    )
+    assert not {"encode", "search"} & set(plain["seconds"])
+    assert retrieved["seconds"]["encode"] > 0
+    assert retrieved["seconds"]["search"] > 0
+    assert retrieved["seconds"]["total"] == pytest.approx(sum(retrieved["seconds"].values()) / 2)

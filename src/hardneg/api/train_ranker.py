@@ -6,7 +6,7 @@ import logging
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from hardneg.api.diagnose import report_training
 from hardneg.api.inputs import source_at
@@ -20,13 +20,15 @@ from hardneg.experiment.folder import open_experiment
 from hardneg.experiment.observers import Observers
 from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.tensorboard import tensorboard_writer
+from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.loading import open_encoder
 from hardneg.process.distributed import by_leader, is_leader, world_size
 from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import clock, is_shown, note, say
 from hardneg.process.stages import Planned, following
-from hardneg.recipes.estimate import add_beside, add_exchange
+from hardneg.recipes.cost_model import judged_queries
+from hardneg.recipes.estimate import add_beside, add_exchange, add_search
 from hardneg.recipes.frozen import FrozenModels, frozen_inputs, frozen_models
 from hardneg.recipes.frozen_cost import frozen_work
 from hardneg.recipes.many_devices import Devices
@@ -34,6 +36,7 @@ from hardneg.recipes.microbenchmarks import ranking_seconds
 from hardneg.recipes.ranker import RANKER, RankerTraining, RankerWork, fresh_ranker
 from hardneg.recipes.starting_model import starting_encoder
 from hardneg.recipes.training_run import TrainingRun
+from hardneg.records import Side
 
 log = logging.getLogger(__name__)
 
@@ -113,8 +116,7 @@ def open_ranker_start(task: Task) -> tuple[CrossEncoder, dict[str, Any], dict[st
     inputs |= task.given.inputs
     inputs |= frozen_inputs(settings, task.source, given.get("given"))
     if task.retriever is not None:
-        first = source_at(task.retriever, device=task.source.device, allow_bin=task.source.allow_bin)
-        given["retriever"] = open_encoder(first)
+        given["retriever"] = first_retriever(task)
         inputs["retriever"] = given["retriever"].digest()
     return ranker, given, inputs
 
@@ -123,6 +125,12 @@ def frozen_of(task: Task, cache: Path) -> FrozenModels | None:
     """The frozen models that training a ranker uses, to filter or to teach."""
     starting = partial(starting_encoder, task.source, task.settings)
     return frozen_models(task.settings, task.source, starting, task.data, cache)
+
+
+def first_retriever(task: Task) -> BiEncoder:
+    """The retriever that ranks first, read as the trained model is."""
+    assert task.retriever is not None
+    return open_encoder(source_at(task.retriever, device=task.source.device, allow_bin=task.source.allow_bin))
 
 
 def ranker_plan(task: Task, ranker: CrossEncoder) -> EvaluationPlan:
@@ -165,6 +173,9 @@ def plan_ranker(task: Task, ranker: CrossEncoder, *, measure: bool, devices: Dev
         trained, scored = ranking_seconds(ranker, task.data, settings.precision)
         seconds = {"train": devices.share(trained * work.trained), "measure": scored * work.scored}
         add_exchange(seconds, cost, work.episode.steps, 4 * sum(p.numel() for p in ranker.parameters()))
+        if task.retriever is not None:
+            queries = len(task.data.train) + judged_queries(task.data)
+            add_search(seconds, cost, first_retriever(task), queries, settings.depth, sides=get_args(Side))
         for one in beside:
             add_beside(seconds, cost, one)
         seconds = {stage: task.seeds * value for stage, value in seconds.items()}

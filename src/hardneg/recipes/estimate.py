@@ -268,12 +268,18 @@ def whole_encoding(work: CostModel, encoder: BiEncoder, sample: Sample, sides: S
 
 def add_own(seconds: dict[str, float], work: CostModel, own: Own) -> None:
     """Add the seconds to encode and search with the model as it came, for the queries of dev and test alone."""
-    encoder, collection = own.load(), work.data.collection
-    sample = take_sample(work, encoder)
-    seconds["encode"] += whole_encoding(work, encoder, sample, own.sides)
-    indexed = round(sample.chunks * collection.n_passages)
-    a_search = indexed * search_seconds(encoder.dim, indexed, JUDGED, work.store_dtype, encoder.device)
-    seconds["search"] += shared_search(work, judged_queries(work.data) * a_search)
+    add_search(seconds, work, own.load(), judged_queries(work.data), JUDGED, sides=own.sides)
+
+
+def add_search(
+    seconds: dict[str, float], work: CostModel, encoder: BiEncoder, queries: int, k: int, *, sides: Sequence[Side]
+) -> None:
+    """Add the seconds to encode these sides by another model, and to search so many queries with it, k deep."""
+    sample, whole = take_sample(work, encoder), work.data.collection.n_passages
+    indexed = round(sample.chunks * whole)
+    a_search = indexed * search_seconds(encoder.dim, indexed, k, work.store_dtype, encoder.device)
+    seconds["encode"] = seconds.get("encode", 0.0) + whole_encoding(work, encoder, sample, sides)
+    seconds["search"] = seconds.get("search", 0.0) + shared_search(work, queries * a_search)
 
 
 def stored_bytes(work: CostModel, encoder: BiEncoder) -> float:
