@@ -116,7 +116,10 @@ def published(bert, tmp_path, sentence_transformers):
     """A folder of sentence-transformers without Normalize, and what its Transformer and settings are to say."""
 
     def folder(limit, similarity):
-        modules = sentence_transformers.models
+        try:
+            from sentence_transformers.sentence_transformer import modules
+        except ImportError:  # before version 6
+            from sentence_transformers import models as modules
         words = modules.Transformer(str(bert), max_seq_length=limit)
         width = json.loads((bert / "config.json").read_text())["hidden_size"]
         pooling = modules.Pooling(width, "mean")
@@ -139,6 +142,13 @@ def test_a_model_that_declares_cosine_similarity_normalises(published, tmp_path,
     joined = [f"{title} {text}" if title else text for title, text in zip(TITLES, TEXTS, strict=True)]
     given = theirs.encode(joined, convert_to_tensor=True)
     close(vectors @ vectors.T, theirs.similarity(given, given))
+
+
+@pytest.mark.parametrize("similarity", ["euclidean", "dot"])
+def test_a_distance_that_a_model_declares_is_told(published, similarity, caplog):
+    load_encoder(str(published(16, similarity)[0]))
+    told = "published declares euclidean as its similarity; here passages are ranked by products"
+    assert (told in caplog.text) == (similarity == "euclidean")
 
 
 def test_a_length_beyond_the_model_is_told_when_it_is_lowered(published, caplog):

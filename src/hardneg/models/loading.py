@@ -33,6 +33,8 @@ from hardneg.storage.artifacts import MANIFEST, open_artifact
 
 log = logging.getLogger(__name__)
 
+DISTANCES = ("euclidean", "manhattan")  # similarities of sentence-transformers that rank otherwise than products
+
 SETTINGS = "hardneg.json"  # what sentence-transformers has no place for
 QUERY, PASSAGE = "query", "passage"  # folders of the two towers of an untied model
 
@@ -224,6 +226,10 @@ def _read_st(folder: Path, source: ModelSource, recalled: Path | None) -> Part:
     tower.head = read_head(said, tower.width, source)
     _check_case(tower, said, folder)
     normalize = said.normalize or said.similarity == "cosine"
+    if said.similarity in DISTANCES and not normalize:
+        warn_once(
+            log, folder, "%s declares %s as its similarity; here passages are ranked by products", said.similarity
+        )
     length = said.max_length or tower.longest
     return Part(
         tower,
