@@ -200,7 +200,9 @@ def prepare(
         values, filter_by = values | {"filter_by": filter_by}, None
     if recipe.name == "adore" and negatives in ("dynamic", "static", "random"):  # likewise: it takes no pool
         values, negatives = values | {"negatives": negatives}, None
-    values |= {"filter_by": "given"} if filter_by is not None else {}
+    if filter_by is not None:
+        check_one_filter(filter_by, values)
+        values |= {"filter_by": "given"}
     layers: Any = {"settings": settings, "beside": arguments_by_name(), **values}
     if isinstance(negatives, int | list):
         layers["usual"], negatives = {"n_negatives": negatives}, None
@@ -248,6 +250,16 @@ def prepare(
         given_settings,
         minutes,
     )
+
+
+def check_one_filter(model: Place, values: Mapping[str, Any]) -> None:
+    """Refuse a model to filter by if the setting ``filter_by`` names the scores of another one."""
+    set_so = [
+        text.partition("=")[2].strip() for text in values.get("overrides", ()) if text.startswith("filter_by=")
+    ]
+    if others := {*set_so, values.get("filter_by")} - {None, "given"}:
+        what = f"filter_by = {others.pop()}, and {model} is given to filter by"
+        raise SettingsError("BAD_SETTING", what, "give one of them")
 
 
 def note_replaced(given: TrainingSettings, chosen: TrainingSettings) -> None:
