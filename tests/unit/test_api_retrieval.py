@@ -420,3 +420,21 @@ def test_many_texts_are_encoded_in_batches(world, monkeypatch):
     assert len(sizes) > 10
     assert max(sizes) <= 100
     assert np.allclose(found, expected, atol=2e-2)
+
+
+def test_a_dev_among_few_passages_is_not_compared_in_silence(world, tmp_path, caplog):
+    collection, model = world
+    given = {"mixtures": ["in_batch"], "steps": [1], "device": "cpu", "splits": hn.Splits(test="none")}
+    given |= {"examine": "judged", "dev_passages": 3, "measures": "RR@10"}
+    for name in ("one", "two"):
+        hn.train_warmup(collection, model, tmp_path / name, **given)
+    run = tmp_path / "all.trec"
+    hn.search_split(collection, run, bm25=True, split="dev", k=20)
+    told = "its dev ranks the first 3 passages of BM25 alone, so its figures are too high"
+    for runs, warned in (([tmp_path / "one", run], True), ([tmp_path / "one", tmp_path / "two"], False)):
+        caplog.clear()
+        hn.compare(runs, data=collection, split="dev", measures="RR@10")
+        assert (told in caplog.text) == warned
+    caplog.clear()
+    hn.evaluate(tmp_path / "one", data=collection, split="dev", measures="RR@10")
+    assert told in caplog.text
