@@ -188,7 +188,7 @@ def test_steps_that_follow_from_the_epochs_of_a_preset_are_told(world, caplog, r
     assert told is None or told in caplog.text
 
 
-@pytest.mark.parametrize("given", [{"overrides": ["filter_by=start"]}, {"overrides": ["filter_by=miner"]}])
+@pytest.mark.parametrize("given", [{"overrides": ["filter_by=start"]}, {"overrides": ["filter_by = miner"]}])
 def test_two_models_to_filter_by_are_refused(world, given):
     common = {"steps": 3, "relative_margin": 0.1}
     with pytest.raises(HardnegError, match=r"filter_by = (start|miner), and .* is given to filter by"):

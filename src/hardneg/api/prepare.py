@@ -254,10 +254,9 @@ def prepare(
 
 def check_one_filter(model: Place, values: Mapping[str, Any]) -> None:
     """Refuse a model to filter by if the setting ``filter_by`` names the scores of another one."""
-    set_so = [
-        text.partition("=")[2].strip() for text in values.get("overrides", ()) if text.startswith("filter_by=")
-    ]
-    if others := {*set_so, values.get("filter_by")} - {None, "given"}:
+    pairs = [text.partition("=") for text in values.get("overrides", ())]
+    named = {value.strip() for name, _, value in pairs if name.strip() == "filter_by"}
+    if others := {*named, values.get("filter_by")} - {None, "given"}:
         what = f"filter_by = {others.pop()}, and {model} is given to filter by"
         raise SettingsError("BAD_SETTING", what, "give one of them")
 
