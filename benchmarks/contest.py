@@ -132,7 +132,7 @@ def hold(contest: Contest, threads: int) -> dict[str, Any]:
             tell(f"{contest.name}: round {repeat + 1} of {contest.repeats}")
             for worker in workers if repeat % 2 == 0 else reversed(workers):
                 worker.run()
-        peaks = {worker.name: worker.finish()["peak_mib"] for worker in workers}
+        peaks = {worker.name: worker.finish() for worker in workers}
         found = {}
         for worker in workers:
             with np.load(worker.file) as arrays:
@@ -173,7 +173,7 @@ def shown(key: str, value: Any) -> bool:
     return isinstance(value, int | float | str) and not key.startswith("_")
 
 
-def _row(worker: Worker, ours: Worker, peaks: Mapping[str, float], contest: Contest) -> dict[str, Any]:
+def _row(worker: Worker, ours: Worker, peaks: Mapping[str, Mapping[str, float]], contest: Contest) -> dict[str, Any]:
     median = statistics.median(worker.times)
     rate = contest.units[0] / median
     ratios = [theirs / mine for theirs, mine in zip(worker.times, ours.times, strict=True)]
@@ -184,7 +184,7 @@ def _row(worker: Worker, ours: Worker, peaks: Mapping[str, float], contest: Cont
         "spread": [round(min(worker.times), 4), round(max(worker.times), 4)],
         "rate": round(rate, 1),
         "unit": contest.units[1],
-        "peak_mib": peaks[worker.name],
+        **peaks[worker.name],
         "ratio": round(statistics.median(ratios), 2),
         "ratio_spread": [round(min(ratios), 2), round(max(ratios), 2)],
         "best_ratio": round(min(worker.times) / min(ours.times), 2),
@@ -210,9 +210,10 @@ def show(outcome: Mapping[str, Any]) -> None:
     for row in outcome["contenders"]:
         goal = f"  goal {goal_of(row)} {'reached' if row['reached'] else 'MISSED'}" if "reached" in row else ""
         low, high = row["ratio_spread"]
+        started = f"+ {row['started_peak_mib']:,.0f} " if row["started_peak_mib"] else ""
         print(
             f"  {row['name']:<34}{row['median_s']:>10.3f} s {row['rate']:>14,.1f} {row['unit']:<12}"
-            f"{row['peak_mib']:>8,.0f} MiB  {row['ratio']:>6.2f}x [{low:.2f}, {high:.2f}]"
+            f"{row['peak_mib']:>8,.0f} {started}MiB  {row['ratio']:>6.2f}x [{low:.2f}, {high:.2f}]"
             f" best {row['best_ratio']:.2f}x, processor {row['processor_ratio']:.2f}x{goal}"
         )
     for name, why in outcome.get("absent", {}).items():
@@ -282,6 +283,9 @@ def main(contests: Sequence[Contest]) -> int:
 # ---------------------------------------------------------------- a contender's process
 
 
+WHOSE = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+
+
 def serve(where: str, file: Path) -> None:
     """Set a contender up, run it once for warmth, then once for every line on standard input."""
     answers = os.fdopen(os.dup(1), "w")  # so that no output of a library is taken for an answer
@@ -301,14 +305,20 @@ def serve(where: str, file: Path) -> None:
         say(ready=True)
         while sys.stdin.readline().strip() == "run":
             result = None  # so that freeing it is not timed as a part of the next run
-            begin, processor = time.perf_counter(), time.process_time()
+            begin, processor = time.perf_counter(), processor_seconds()
             result = run()
-            say(seconds=time.perf_counter() - begin, processor=time.process_time() - processor)
+            say(seconds=time.perf_counter() - begin, processor=processor_seconds() - processor)
         assert result is not None
         arrays: dict[str, Any] = dict(result() if callable(result) else result)
         np.savez(file, **arrays)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        say(peak_mib=round(peak))
+        peaks = [resource.getrusage(whose).ru_maxrss / 1024 for whose in WHOSE]
+        say(peak_mib=round(peaks[0]), started_peak_mib=round(peaks[1]))
+
+
+def processor_seconds() -> float:
+    """The time that this process, and those that it started and that have ended, used of the processors."""
+    used = [resource.getrusage(whose) for whose in WHOSE]
+    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def _set_threads(threads: int) -> None:

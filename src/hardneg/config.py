@@ -300,10 +300,10 @@ def build(settings: type[S], *layers: Mapping[str, Any]) -> S:
     Faults : every unknown key, wrong type and value out of range, in one go (exit 2).
     """
     values: dict[str, Any] = {}
-    for layer in layers:
-        values = merge(values, layer)
-    values |= dict.fromkeys(unset_by(settings, values))
     try:
+        for layer in layers:
+            values = merge(values, layer)
+        values |= dict.fromkeys(unset_by(settings, values))
         return settings.model_validate_json(encoded(values))
     except ValidationError as fault:
         raise Faults(faults_of(settings, fault)) from None

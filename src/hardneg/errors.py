@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 LONGEST = 1500  # characters of "what is wrong"; it quotes the value found, which may be a whole file
 
@@ -30,6 +31,9 @@ class HardnegError(Exception):
     ) -> None:
         super().__init__(code, what, fix)
         self.code, self.what, self.fix, self.path, self.line = code, what, fix, path, line
+
+    def __reduce__(self) -> tuple[Any, ...]:  # a subclass may take other arguments than the fault has
+        return _again, (type(self), self.args, self.__dict__)
 
     def __str__(self) -> str:
         where = (
@@ -96,6 +100,13 @@ class Interrupted(HardnegError):
     """The command was stopped by a signal; the same command resumes it (exit 75)."""
 
     status = 75
+
+
+def _again(kind: type[HardnegError], args: tuple[Any, ...], state: dict[str, Any]) -> HardnegError:
+    """A fault that was pickled."""
+    fault = kind.__new__(kind, *args)
+    fault.__dict__.update(state)
+    return fault
 
 
 class Faults(HardnegError):

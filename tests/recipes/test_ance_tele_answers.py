@@ -14,6 +14,7 @@ from reference_tele import SlowEncoder, SlowTele
 import hardneg as hn
 from hardneg.api.diagnose import opened_at
 from hardneg.data.training_data import Labels, choose_splits
+from hardneg.diagnostics.sampled_vectors import load_sample
 from hardneg.errors import Faults
 from hardneg.evaluation.matching import contains
 from hardneg.experiment.folder import Experiment
@@ -21,7 +22,9 @@ from hardneg.models.loading import load_encoder
 from hardneg.recipes import ance_tele
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import Positives
+from hardneg.report.explorer import explorer_data
 from hardneg.report.facts_queries import best_table, breakdown_table, change_of
+from hardneg.report.lists import mined_lists
 from hardneg.training import objectives
 from hardneg.training.batches import masked_columns
 from worlds.qa_world import PASSAGES, TRAIN, qa_collection
@@ -374,6 +377,29 @@ def test_other_recipes_know_positives_and_negatives_by_answers_too(qa, train, tm
     }
     assert set(seen) & set(found), "a question without a judged passage was trained on"
     assert all(answered(qa.collection, query, seen[query]) for query in set(seen) & set(found))
+
+
+def test_no_candidate_and_no_irrelevant_hit_of_the_report_holds_an_answer(whole, qa):
+    opened = opened_at(whole.path)
+    for lists in mined_lists(opened).values():
+        passages = np.split(lists.passage_rows, lists.offsets[1:-1])
+        for query, rows in zip(lists.query_rows.tolist(), passages, strict=True):
+            assert len(rows)
+            assert not any(answered(qa.collection, query, row) for row in rows.tolist())
+    for place in STATES.values():
+        sample = load_sample(whole.path / place)
+        for query, rows in zip(sample.query_rows.tolist(), sample.negatives.tolist(), strict=True):
+            assert min(rows) >= 0
+            assert not any(answered(qa.collection, query, row) for row in rows)
+    shown = explorer_data(opened)
+    query_rows = {name: row for row, name in enumerate(qa.collection.query_ids)}
+    passage_rows = {name: row for row, name in enumerate(qa.collection.passage_ids)}
+    judged = [one for one in shown["queries"] if one["split"] != "train"]
+    assert judged
+    for one in judged:
+        rows = [passage_rows[shown["passages"][place][0]] for place, *_ in one["negatives"]]
+        assert rows
+        assert not any(answered(qa.collection, query_rows[one["id"]], row) for row in rows)
 
 
 def test_the_report_shows_no_positive_of_another_query(qa, tmp_path):

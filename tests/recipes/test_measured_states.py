@@ -203,6 +203,24 @@ def test_patience_of_one_stops_at_the_first_fall_below_the_start(train, monkeypa
     assert "step-2" not in results["dev"]  # it is the last
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"measure_every": 9}, ["measure_every = 9: dev is not measured during these 4 steps"]),
+        (
+            {"measure_every": 2, "patience": 2},
+            ["patience = 2: dev is measured once during these 4 steps, so all are made"],
+        ),
+        ({"measure_every": 1, "patience": 3}, []),
+    ],
+)
+def test_training_says_that_it_is_too_short_for_what_was_asked(train, monkeypatch, options, told):
+    said = []
+    monkeypatch.setattr(measured_states, "say", said.append)
+    train("star", steps=4, **options)
+    assert [line for line in said if " = " in line] == told
+
+
 # In this order: what stands before one of them is not done again once the next is reached.
 MOMENTS = (
     (measured_states, "save_encoder"),

@@ -1,9 +1,11 @@
 """Artefacts are whole or absent: published, replaced, refused by the system."""
 
 import contextlib
+import errno
 import json
 import os
 import resource
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from faults.injected import fate, fault_of, temporaries, tree
+from faults.injected import dead_pid, fate, fault_of, temporaries, tree
 from faults.small_artefact import KIND, make, text_of
 from hardneg.errors import ArtifactError, ResourceError
 from hardneg.storage import disk
@@ -27,6 +29,7 @@ from hardneg.storage.artifacts import (
     publish,
     read_json,
     read_manifest,
+    remove,
     verify,
     write_json,
 )
@@ -179,13 +182,76 @@ def test_a_file_or_link_is_replaced_without_touching_what_it_points_to(tmp_path,
         if old == "link":
             make(target, "behind the link")
         (tmp_path / "pool").symlink_to(target)
-    if old == "dangling":
-        with pytest.raises(ResourceError, match="NOT_WRITABLE"):
-            make(tmp_path / "pool", replace=True)
-    else:
-        assert text_of(make(tmp_path / "pool", replace=True)) == "one"
+    began = []
+    with pytest.raises(ArtifactError, match="EXISTS"), publish(tmp_path / "pool", KIND):
+        began.append("it is found before anything is made")
+    assert not began
+    assert text_of(make(tmp_path / "pool", replace=True)) == "one"
     assert old != "link" or text_of(target) == "behind the link"
     assert temporaries(tmp_path) == []
+
+
+def test_the_folder_in_which_a_command_runs_can_be_replaced(tmp_path, monkeypatch):
+    monkeypatch.chdir(make(tmp_path / "pool"))
+    make(Path("."), "two", replace=True)
+    assert text_of(tmp_path / "pool") == "two"
+    assert temporaries(tmp_path) == []
+
+
+def test_a_name_too_long_for_that_of_a_draft_is_refused_before_anything_is_made(tmp_path):
+    long = tmp_path / ("a" * 240)
+    for refuse in (check_writable, make):
+        with pytest.raises(ResourceError, match=r"NOT_WRITABLE: the name is \d+ bytes too long"):
+            refuse(long)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_old_artefact_that_is_half_deleted_is_never_put_back(tmp_path, monkeypatch):
+    path, killed = make(tmp_path / "pool"), KeyboardInterrupt
+
+    def watch(action, place, data):
+        if action == "remove" and place.name == MANIFEST:  # one file of the old artefact is gone already
+            raise killed
+
+    monkeypatch.setattr(disk, "watch", watch)
+    with pytest.raises(killed):
+        make(path, "two", replace=True)
+    monkeypatch.setattr(disk, "watch", None)
+    (left,) = temporaries(tmp_path)
+    left, dead = tmp_path / left, f"-{dead_pid()}@"
+    left.rename(left.with_name(left.name.replace(f"-{os.getpid()}@", dead)))
+    remove(path)
+    assert text_of(make(path, "three")) == "three"
+    assert temporaries(tmp_path) == []
+
+
+def test_two_processes_may_delete_the_same_leftover(tmp_path, monkeypatch):
+    left = tmp_path / f"{disk.TEMPORARY}gone-other-{dead_pid()}@{socket.gethostname()}"
+    for name in ("a", "b/c", "d"):
+        (left / name).parent.mkdir(parents=True, exist_ok=True)
+        (left / name).write_text("x")
+
+    def watch(action, place, data):  # the other one is always a little earlier
+        if action == "remove" and left in place.parents and place.is_file():
+            place.unlink()
+
+    monkeypatch.setattr(disk, "watch", watch)
+    write_json(tmp_path / "file.json", 1)
+    assert temporaries(tmp_path) == []
+
+
+def test_what_is_left_of_something_else_and_cannot_be_deleted_refuses_nothing(tmp_path, monkeypatch):
+    left = tmp_path / f"{disk.TEMPORARY}gone-other-{dead_pid()}@{socket.gethostname()}"
+    left.write_text("x")
+
+    def watch(action, place, data):
+        if action == "remove" and place == left:
+            raise PermissionError(errno.EPERM, "no")
+
+    monkeypatch.setattr(disk, "watch", watch)
+    write_json(tmp_path / "file.json", 1)
+    assert read_json(tmp_path / "file.json") == 1
+    assert temporaries(tmp_path) == [left.name]
 
 
 # ---------------------------------------------------------------- refused by the system

@@ -40,6 +40,13 @@ def wrong(size):
     return toy(size, "C", lambda: {"sum": np.array(4)})
 
 
+def starting(size):
+    import subprocess, sys
+
+    work = "data = bytearray(100 << 20); sum(range(3_000_000))"
+    return toy(size, "S", lambda: (subprocess.run([sys.executable, "-c", work]), {"sum": np.array(3)})[1])
+
+
 def absent(size):
     import a_package_that_nobody_has
 
@@ -90,6 +97,15 @@ def hold(contest, tmp_path, monkeypatch):
     return held
 
 
+def test_processes_that_a_contender_starts_count(hold, contest, capsys):
+    outcome, _ = hold(["starting"], repeats=2)
+    (row,) = outcome["contenders"]
+    assert row["processor_s"] > 0.02
+    assert row["started_peak_mib"] > 100
+    contest.show(outcome)
+    assert f"+ {row['started_peak_mib']} MiB" in capsys.readouterr().out
+
+
 def test_contenders_take_turns_and_are_compared(contest, hold, capsys):
     outcome, journal = hold(["ours", "peer", "absent", "elsewhere"], repeats=3, goals={"peer": 2.0}, rate=1e9)
     assert journal == "AB" + "AB" + "BA" + "AB"  # once for warmth, then there and back
@@ -107,6 +123,7 @@ def test_contenders_take_turns_and_are_compared(contest, hold, capsys):
     assert (peer["goal"], peer["reached"]) == (2.0, True)
     assert peer["median_s"] >= 0.05
     assert peer["peak_mib"] > 0
+    assert peer["started_peak_mib"] == 0
     contest.show(outcome)
     line, *table = capsys.readouterr().out.splitlines()
     assert json.loads(line) == outcome

@@ -64,6 +64,14 @@ def test_a_number_of_negatives_leaves_the_positive_out():
     assert usual_of("warmup", n_negatives=3).negatives == [3]
 
 
+def test_a_batch_size_holds_for_the_first_episode_too():
+    assert settings_of("ance-tele", "demo").first_queries == 32
+    settings = settings_of("ance-tele", "demo", usual={"batch_size": 8})
+    assert (settings.queries_per_step, settings.first_queries) == (8, None)
+    apart = settings_of("ance-tele", "demo", None, ["first_queries=12"], usual={"batch_size": 8})
+    assert (apart.queries_per_step, apart.first_queries) == (8, 12)
+
+
 def test_epochs_win_over_the_steps_and_bounds_of_a_preset():
     preset = settings_of("star", "finetune")
     assert preset.min_steps == 100

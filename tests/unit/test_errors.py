@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import pickle
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import hardneg
 from hardneg import errors
 from hardneg.errors import Faults, HardnegError, InputError, SettingsError
+from hardneg.storage.artifacts import SettingsClash
 
 SOURCE = Path(hardneg.__file__).parent
 DOCUMENT = Path(__file__).parents[2] / "docs" / "errors.md"
@@ -65,6 +67,21 @@ def test_several_faults_are_a_line_each_and_share_the_first_ones_status():
     assert faults.lines == str(faults).split("\n") == ["x.toml: A: a; b", "B: b; c", "C: c; d"]
     assert (faults.status, faults.code, faults.path) == (2, "A", "x.toml")
     assert Faults([InputError("A", "a", "b")]).status == 3
+
+
+@pytest.mark.parametrize("kind", [SettingsClash, Faults, HardnegError])
+def test_a_fault_comes_through_another_process_as_it_is(kind):
+    fault = InputError("BAD_LINE", "no tab", "write one", path="q.tsv", line=3)
+    fault = {SettingsClash: lambda: SettingsClash(Path("x")), Faults: lambda: Faults([fault, fault])}.get(
+        kind, lambda: fault
+    )()
+    again = pickle.loads(pickle.dumps(fault))
+    assert (type(again), again.status, again.lines, again.args) == (
+        type(fault),
+        fault.status,
+        fault.lines,
+        fault.args,
+    )
 
 
 def test_every_kind_of_fault_has_its_exit_status():

@@ -1,5 +1,6 @@
 """The experiment folder: opened, resumed, extended, or refused."""
 
+import contextlib
 import logging
 import os
 import subprocess
@@ -15,7 +16,8 @@ from hardneg.config import Settings, differences, operational
 from hardneg.data.training_data import ChosenSplits
 from hardneg.errors import ArtifactError, BusyError, InputError, ResourceError
 from hardneg.experiment.folder import inputs_told, join_experiment, log_file, open_experiment
-from hardneg.storage.artifacts import digest_json, read_json, write_json
+from hardneg.storage import disk
+from hardneg.storage.artifacts import digest_json, publish, read_json, remove, write_json
 
 pytestmark = pytest.mark.usefixtures("flushes")
 
@@ -242,6 +244,30 @@ def test_more_episodes_reopen_a_finished_experiment(tmp_path):
     assert read_json(path / "settings.json")["result_settings"]["episodes"] == 4
     experiment.finish({"test": {"final": {}}})
     assert start(path, Demo(episodes=4)).results == {"test": {"final": {}}}
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_a_model_that_is_gone_is_missed_wherever_the_reopening_is_killed(tmp_path, monkeypatch, at):
+    path, left = tmp_path / "exp", [at]
+    experiment = start(path)
+    with publish(path / "model", "model"):
+        pass
+    experiment.finish({"test": {}})
+    remove(path / "model")
+
+    def watch(action, place, data):
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+
+    experiment = start(path)
+    with monkeypatch.context() as patched:
+        patched.setattr(disk, "watch", watch)
+        with contextlib.suppress(KeyboardInterrupt):
+            experiment.reopen_without_models()
+    experiment = start(path)
+    experiment.reopen_without_models()
+    assert experiment.results is None
 
 
 def test_fewer_episodes_are_refused_also_after_it_grew(tmp_path):

@@ -219,6 +219,13 @@ def test_broken_folders_are_named(copied, message):
     assert str(copied) in str(fault.value)
 
 
+def test_an_adapter_is_refused_whether_its_library_is_there_or_not(copied):
+    (copied / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "somebody/model"}))
+    with pytest.raises(SettingsError, match=r"UNSUPPORTED_MODEL: it has an adapter \(LoRA\)") as fault:
+        load_encoder(str(copied))
+    assert str(copied) in str(fault.value)
+
+
 def test_a_folder_that_holds_a_model_names_it(copied, tmp_path):
     (tmp_path / "exp").mkdir()
     copied.rename(tmp_path / "exp/model")

@@ -162,6 +162,42 @@ def test_a_length_beyond_the_model_is_told_when_it_is_lowered(published, caplog)
     assert caplog.text.count("published says 100000 tokens") == 1  # a command reads a model more than once
 
 
+@pytest.mark.parametrize(
+    ("changes", "lengths"),
+    [
+        ({"query_length": 5}, (5, 16)),
+        ({"document_length": 6}, (16, 6)),
+        ({"processing_kwargs": {"text": {"max_length": 7}}, "query_length": 5}, (7, 7)),
+        ({"tokenizer_args": {"model_max_length": 9}, "document_length": 6}, (9, 6)),
+        ({"processor_kwargs": {"model_max_length": 9}}, (9, 9)),
+    ],
+)
+def test_the_length_is_that_of_the_place_which_sentence_transformers_reads(
+    published, sentence_transformers, changes, lengths, caplog
+):
+    place, _ = published(16, "dot")
+    file = next(place.rglob("sentence_bert_config.json"))
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    settings = load_encoder(str(place)).settings
+    assert (settings.query_length, settings.passage_length) == lengths
+    assert "not applied" not in caplog.text
+    theirs = sentence_transformers.SentenceTransformer(str(place), device="cpu")
+    if not hasattr(theirs[0], "query_length"):
+        pytest.skip("before version 6 it reads one length")
+    long = " ".join(TEXTS) * 3
+    for task, length in zip(("query", "document"), lengths, strict=True):
+        assert theirs.preprocess([long], task=task)["input_ids"].shape[1] == length
+
+
+def test_what_a_folder_sets_of_its_transformer_and_is_not_applied_is_told(published, caplog):
+    place, _ = published(16, "dot")
+    file = next(place.rglob("sentence_bert_config.json"))
+    more = {"config_args": {"is_causal": False, "trust_remote_code": True}, "tokenizer_args": {"use_fast": True}}
+    file.write_text(json.dumps(json.loads(file.read_text()) | more))
+    load_encoder(str(place))
+    assert "published sets is_causal of its transformer, which is not applied here" in caplog.text
+
+
 def test_rotary_angles_are_exact_in_bfloat16(bert, tmp_path):
     """With frequencies in bfloat16, the angles of position 500 would be off by up to 0.6."""
     folder = shutil.copytree(bert, tmp_path / "model")

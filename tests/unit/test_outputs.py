@@ -12,8 +12,10 @@ from hardneg.api.clean import clean_cache
 from hardneg.api.convert import convert
 from hardneg.api.export import export_pool
 from hardneg.data.formats.trec import read_runs, write_run
-from hardneg.errors import ArtifactError, HardnegError, SettingsError
+from hardneg.errors import ArtifactError, BusyError, HardnegError, SettingsError
 from hardneg.negatives.candidates import Filters
+from hardneg.search.encoding import encode_side
+from hardneg.storage.lease import LEASES, lease, sharing
 from worlds.tiny_world import one_thread, tiny_collection  # noqa: F401
 
 HUGE = 99_999_999_999_999_999_999_999
@@ -161,3 +163,43 @@ def test_an_import_that_is_stopped_leaves_no_collection(tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             convert(str(source), tmp_path / "data", negatives=tmp_path / "pool")
     convert(str(source), tmp_path / "data", negatives=tmp_path / "pool")
+
+
+def test_the_cache_keeps_what_another_process_is_making(world, tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    hn.mine(world.collection, world.model, tmp_path / "pool", cache=cache, device="cpu", count=2)
+    places = {
+        place.parent.name: place for place in cache.glob("*/*") if place.parent.name in ("tokens", "embeddings")
+    }
+    imported = cache / "collections" / ("ab" * 16)
+    imported.mkdir(parents=True)
+    told: list[str] = []
+    monkeypatch.setattr("hardneg.api.clean.note", told.append)
+    makers = [lease(cache / LEASES / places["tokens"].name), sharing(cache / LEASES / places["embeddings"].name)]
+    with makers[0], makers[1], lease(imported.with_suffix(".lock")):
+        deleted = {one["path"] for one in clean_cache(cache=cache, delete=True)["items"]}
+        left = {*places.values(), imported}
+        assert all(place.is_dir() for place in left)
+        assert deleted
+        assert not deleted & set(map(str, left))
+        assert {line.partition(" stays: it is in use by ")[0] for line in told} == set(map(str, left))
+        with pytest.raises(BusyError), lease(imported.with_suffix(".lock")):
+            pass
+    assert {one["path"] for one in clean_cache(cache=cache, delete=True)["items"]} >= set(map(str, left))
+    assert not any(place.exists() for place in left)
+    assert len(told) == 3
+
+
+def test_embeddings_are_held_while_they_are_made(world, tmp_path, monkeypatch):
+    held = []
+
+    def watched(*args, **named):
+        (name,) = (place.name for place in (tmp_path / "cache" / LEASES).iterdir() if place.name == args[3].name)
+        with pytest.raises(BusyError), lease(tmp_path / "cache" / LEASES / name):
+            pass
+        held.append(name)
+        return encode_side(*args, **named)
+
+    monkeypatch.setattr("hardneg.search.retriever.encode_side", watched)
+    hn.mine(world.collection, world.model, tmp_path / "pool", cache=tmp_path / "cache", device="cpu", count=2)
+    assert len(held) >= 2

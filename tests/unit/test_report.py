@@ -41,7 +41,7 @@ from hardneg.report.measured import training_ranks
 from hardneg.report.opened import Opened
 from hardneg.report.shapes import grouped, in_time, kind_of, lines, short
 from hardneg.report.table import NotMeant, Table
-from hardneg.report.verdict import MINE, verdict
+from hardneg.report.verdict import MINE, MINE_FIRST, verdict
 from hardneg.search.runs import load_run, save_run
 from hardneg.storage.artifacts import read_manifest
 from hardneg.storage.lease import lease
@@ -264,6 +264,7 @@ def test_only_an_experiment_with_negatives_is_sent_to_the_audit():
     told = results(comparison(0.1, 0.01))
     assert "hardneg audit" in verdict(told).advice[-1]
     assert verdict(told, mined=False).advice == (MINE,)
+    assert verdict(told, mined=None).advice == (MINE_FIRST,)
     dev = {"a": 0.1, "b": 0.2, "last": 0.3}
     rising = results(comparison(0.1, 0.01), kept={"state": "last", "of": dev})
     assert not any("audit" in line for line in verdict(rising, mined=False).advice)
@@ -555,7 +556,9 @@ def test_bm25_is_compared_with_as_soon_as_it_was_searched(finished, copied):
     for name in ("results.json", "states.jsonl", "seal.json"):
         (copied / name).unlink()
     _, drawn = drawn_of(copied, "measured", "results", "breakdown")
-    assert set(drawn["measured"].table.column("bm25")) == set(whole["measured"].table.column("bm25"))
+    for column in ("baseline", "baseline value"):
+        assert set(drawn["measured"].table.column(column)) == set(whole["measured"].table.column(column))
+    assert drawn["measured"].table.column("baseline")[0] == "BM25"
     known = whole["results"].table.where(state="bm25")
     assert drawn["results"].table.where(state="bm25") == known
     assert drawn["results"].table.column("state")[0] == "bm25"

@@ -12,6 +12,7 @@ from hardneg.diagnostics.audit_page import audit_page
 from hardneg.report import side_by_side
 from hardneg.report.drawing import draw
 from hardneg.report.explorer import explorer_data
+from hardneg.report.facts_queries import change_of
 from hardneg.report.figures import FIGURES
 from hardneg.report.make import so_far
 from hardneg.report.scripts import asset
@@ -119,6 +120,8 @@ def test_a_ranker_of_a_running_experiment_does_not_stand_for_its_retriever(ar2, 
     assert not [row for row in rows if "/" in row["state"]]
     said = side_by_side.verdict_of(several)
     assert f"{told['test']['iteration-1']['RR@10']:.3f}" in said.sentence
+    change = change_of(running)
+    assert (change.first, change.last) == ("untrained", "iteration-1")
     assert "the last state measured is iteration-1; the last logged step of the retriever is" in so_far(running)
 
 
@@ -160,6 +163,29 @@ def test_a_ranker_alone_has_its_own_figures(ranker):
     assert gain["re-ranked"] == told["reranked"]["test"]["reranked"]["RR@10"]
     assert not drawn["iterations"].meant
     assert drawn["reranking"].spec
+
+
+def test_the_retriever_that_a_ranker_re_ranks_is_no_state_of_the_ranker(world, tmp_path, monkeypatch):
+    curves = []
+    monkeypatch.setattr(
+        "hardneg.diagnostics.results.draw_learning_curve", lambda *args, **named: curves.append((args, named))
+    )
+    out = tmp_path / "ranker"
+    hn.train_ranker(world.collection, world.model, out, device="cpu", retriever=world.model, **RANKER)
+    opened, drawn = drawn_of(out, "measured", "forgetting", "swing", "composition")
+    dev = json.loads((out / "results.json").read_text())["dev"]
+    assert dev["retriever"] != dev["bm25"]
+    (((*_, places, values), named),) = curves
+    assert named["baseline"] == ("retriever", dev["retriever"]["RR@10"])
+    assert (len(places), values[-1]) == (2, dev["final"]["RR@10"])
+    table = drawn["measured"].table
+    assert table.column("state") == ["untrained", "final"]
+    assert set(table.column("baseline")) == {"retriever"}
+    assert set(table.column("baseline value")) == {dev["retriever"]["RR@10"]}
+    assert "retriever 0." in json.dumps(drawn["measured"].spec)
+    assert not any(drawn[name].meant for name in ("forgetting", "swing", "composition"))
+    beside = side_by_side.results_table(Several([opened, opened])).where(split="dev").column("state")
+    assert beside[:4] == ["bm25", "retriever", "untrained", "final"]
 
 
 def test_training_a_ranker_writes_a_report(world, tmp_path, monkeypatch):

@@ -294,7 +294,9 @@ def png_size(path):
     return struct.unpack(">II", data[16:24])
 
 
-@pytest.mark.parametrize(("states", "baseline"), [([0.4, 0.5, 0.6], 0.45), ([0.0, 0.0, 0.0], None), ([], None)])
+@pytest.mark.parametrize(
+    ("states", "baseline"), [([0.4, 0.5, 0.6], ("BM25", 0.45)), ([0.0, 0.0, 0.0], None), ([], None)]
+)
 def test_a_curve_is_a_picture(tmp_path, states, baseline):
     curve = learning_curve(metrics([3.0, 2.0], [2.5, 2.0, 1.0]), {})
     draw_learning_curve(tmp_path / "c.png", curve, curve.borders, states, label="dev RR@10", baseline=baseline)
@@ -332,7 +334,7 @@ def test_the_curve_shows_the_measure_of_every_state_at_its_step(tmp_path, monkey
     assert curve.borders == (0, 2, 4)
     assert places == [0, 2, 4]
     assert states == [0.4, 0.5, 0.6]
-    assert (drawn["label"], drawn["baseline"]) == ("test RR@10", 0.3)
+    assert (drawn["label"], drawn["baseline"]) == ("test RR@10", ("BM25", 0.3))
 
 
 def test_states_of_one_long_run_stand_at_their_steps(tmp_path, monkeypatch):

@@ -475,4 +475,11 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]], signals: Sequence
             first = row["positives"][0] if row["positives"] else {}
             cells = [place, *(row[name] for name in plain), *(row["signals"][name] for name in signals)]
             cells += [first.get(name, "") for name in ("passage_id", "title", "text")]
-            stream.write("\t".join(" ".join(str(cell).split()) for cell in cells).encode() + b"\n")
+            written = [cell_of(name, str(cell)) for name, cell in zip(header, cells, strict=True)]
+            stream.write("\t".join(written).encode() + b"\n")
+
+
+def cell_of(column: str, text: str) -> str:
+    """A cell of the table: an id as it is, unless it would end the cell; in a text, runs of blanks become one."""
+    as_it_is = column.endswith("_id") and not set("\t\r\n") & set(text)
+    return text if as_it_is else " ".join(text.split())

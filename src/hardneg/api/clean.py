@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hardneg.api.inputs import Place, cache_at, holding
+from hardneg.api.inputs import Place, cache_at
 from hardneg.arguments import checked
 from hardneg.data.tokens import KIND as TOKENS
-from hardneg.errors import ArtifactError, HardnegError
+from hardneg.errors import ArtifactError, BusyError, HardnegError
 from hardneg.evaluation.answers import KIND as ANSWERS
 from hardneg.experiment.folder import read_settings
 from hardneg.experiment.layout import RUNS, SETTINGS, Layout, is_store
@@ -24,6 +24,7 @@ from hardneg.search.bm25 import KIND as BM25
 from hardneg.search.embedding_store import KIND as EMBEDDINGS
 from hardneg.storage.artifacts import is_published, lease, read_manifest, remove
 from hardneg.storage.disk import stale_below, sweep_below
+from hardneg.storage.lease import LEASES, LOCK
 
 DERIVED = (TOKENS, BM25, SCRIPTS, PARTS, ANSWERS)
 ONE_EPISODE = ("star", "adore")  # recipes that publish the model of their only episode as the last one
@@ -96,7 +97,8 @@ def seeds_with_settings(layout: Layout) -> list[Path]:
 def clean_cache(cache: Place | None = None, *, delete: bool = False) -> dict[str, Any]:
     """List the stores in the cache, and ``delete`` them. They are made again when they are asked for.
 
-    Other files in the cache stay, and so do links and their targets.
+    Other files in the cache stay, and so do links and their targets. A store that another process is making stays,
+    too, and a line says so.
 
     An experiment remembers where its collection lies. If the collection lies in the cache and is deleted, the
     experiment asks for ``--data``.
@@ -110,13 +112,25 @@ def clean_cache(cache: Place | None = None, *, delete: bool = False) -> dict[str
     ``cache``, and ``items``, ``bytes`` and ``deleted`` as :func:`clean` has them.
     """
     root = cache_at(cache)
-    stores = [place for kind in shelves(root) for place in sorted(kind.iterdir()) if is_store(place)]
+    places = [place for kind in shelves(root) for place in sorted(kind.iterdir()) if is_store(place)]
+    stores = [place for place in places if place.suffix != LOCK]
     items = [item(place, place.parent.name, used_last(place)) for place in stores]
-    for one in items if delete else []:
-        with holding(Path(one.path), root):  # no other process is making it
-            remove(Path(one.path))
+    if delete:
+        items = [one for one in items if removed(Path(one.path), root)]
     found = {"items": [asdict(one) for one in items], "bytes": sum(one.bytes for one in items), "deleted": delete}
     return {"cache": str(root), **found}
+
+
+def removed(store: Path, root: Path) -> bool:
+    """Delete a store of a cache; returns False, after a line about it, if another process is making it now."""
+    made_under = store.with_suffix(LOCK) if store.parent.name == COLLECTIONS else root / LEASES / store.name
+    try:
+        with lease(made_under):
+            remove(store)
+    except BusyError as busy:
+        note(f"{store} stays: it is {busy.what}")
+        return False
+    return True
 
 
 def shelves(root: Path) -> list[Path]:

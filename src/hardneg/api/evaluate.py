@@ -331,16 +331,18 @@ def collection_of_experiment(paths: Sequence[AnyRun]) -> Collection | None:
 
 
 def judged_split(collection: Collection, split: str, paths: Sequence[AnyRun]) -> Qrels:
-    """The judgements of a split; ``dev`` is what the experiments used as dev, whatever the collection calls it.
+    """The judgements of a split; ``dev`` and ``test`` are those that the experiments used, whatever their names.
 
-    This dev may be held out of train, or drawn from a split. If the experiments drew different numbers of queries,
+    The dev may be held out of train, or drawn from a split. If the experiments drew different numbers of queries,
     the smallest dev is used, because it is a part of the others.
 
     Raises
     ------
     SettingsError : the collection has no such split, and no experiment has a dev.
-    InputError : two experiments have devs of which neither is a part of the other.
+    InputError : two experiments have devs of which neither is a part of the other, or different tests.
     """
+    if split == "test":
+        return named_split(collection, tested_on(paths) or split, "--split")
     own = devs_of(collection, paths) if split == "dev" else {}
     same_dev(own)
     same_passages(own)
@@ -351,6 +353,28 @@ def judged_split(collection: Collection, split: str, paths: Sequence[AnyRun]) ->
         assert dev is not None
         return dev
     return named_split(collection, split, "--split")
+
+
+def tested_on(paths: Sequence[AnyRun]) -> str | None:
+    """The split that the experiments among these places were tested on; None: there is none, or none says so.
+
+    Raises
+    ------
+    InputError : two were tested on different splits.
+    """
+    first: tuple[Path, str] | None = None
+    for place in experiments_of(paths):
+        try:
+            test = splits_of(read_settings(place), place).test
+        except ArtifactError:  # an experiment of an older format
+            continue
+        if test is None:
+            continue
+        first = first or (place, test)
+        if test != first[1]:
+            what = f"it was tested on the split '{test}', and {first[0]} on '{first[1]}'"
+            raise InputError("NO_OVERLAP", what, "search with both of them, and compare these runs", path=place)
+    return None if first is None else first[1]
 
 
 def devs_of(collection: Collection, paths: Sequence[AnyRun]) -> dict[Path, ChosenSplits]:

@@ -14,6 +14,7 @@ from hardneg.arguments import LARGEST, brief, checked
 from hardneg.config import nearest
 from hardneg.data.collection import Collection
 from hardneg.data.formats.tables import suffix_of
+from hardneg.data.formats.trec import SIDECAR
 from hardneg.data.importing import no_collection, open_data
 from hardneg.data.judgements import Judgements, read_judgements
 from hardneg.data.training_data import TrainingData, amended
@@ -35,6 +36,7 @@ from hardneg.storage.artifacts import (
     kind_named,
     lease,
 )
+from hardneg.storage.disk import check_name
 from hardneg.storage.lease import holding as holding
 from hardneg.storage.manifest import read_manifest
 
@@ -264,7 +266,12 @@ def check_file(out: Path, reads: Iterable[object] = ()) -> None:
     if out.is_dir():
         raise SettingsError("NOT_A_FILE", "this is a folder", "give the path of a file", path=out)
     check_folder(out.absolute().parent)
+    check_name(out)
+    if out.name.endswith(SIDECAR):
+        what = f"names that end in {SIDECAR} are those of the files that describe runs"
+        raise SettingsError("EXISTS", what, "give another name", path=out)
     if not out.exists():
+        check_outside(out.resolve())
         return
     for read in reads:
         places = [Path(read), Path(str(read).partition(":")[2] or read)] if isinstance(read, str | Path) else []
@@ -274,6 +281,7 @@ def check_file(out: Path, reads: Iterable[object] = ()) -> None:
     if is_part(out) or is_of_experiment(out):
         what = f"this file is a part of {out.parent}, and would be lost"
         raise SettingsError("EXISTS", what, "give another path", path=out)
+    check_outside(out.resolve())
     note(f"{out} is there already and will be replaced")
 
 

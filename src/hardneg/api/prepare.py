@@ -24,6 +24,7 @@ from hardneg.api.inputs import (
 )
 from hardneg.api.settings import recipe_settings
 from hardneg.arguments import checked
+from hardneg.config import read_value
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import DEFAULT_SPLITS, NONE, Splits, TrainingData
 from hardneg.errors import ArtifactError, InputError, SettingsError
@@ -48,6 +49,7 @@ from hardneg.storage.artifacts import SettingsClash, read_manifest
 log = logging.getLogger(__name__)
 
 COUNTED = ("steps", "stop_step", "first_steps")  # settings that win over epochs
+MOST_SEEDS = 1000
 A_YEAR = 366 * 24 * 60  # minutes
 
 
@@ -192,6 +194,9 @@ def prepare(
     TrustError : a pickle stands in the place of the index.
     """
     place, count = path_of(out), at_least("seeds", seeds)
+    if count > MOST_SEEDS:
+        what = f"seeds = {count} is a number of experiments"
+        raise SettingsError("BAD_SETTING", what, f"give {MOST_SEEDS:,} or less; seed = N (--seed N) sets the seed")
     if role is not None and count > 1:
         what = f"one role cannot serve {count} seeds at once"
         raise SettingsError("BAD_SETTING", what, "give each seed its own roles: --set seed=N, another --out")
@@ -255,7 +260,7 @@ def prepare(
 def check_one_filter(model: Place, values: Mapping[str, Any]) -> None:
     """Refuse a model to filter by if the setting ``filter_by`` names the scores of another one."""
     pairs = [text.partition("=") for text in values.get("overrides", ())]
-    named = {value.strip() for name, _, value in pairs if name.strip() == "filter_by"}
+    named = {str(read_value(value.strip())) for name, _, value in pairs if name.strip() == "filter_by"}
     if others := {*named, values.get("filter_by")} - {None, "given"}:
         what = f"filter_by = {others.pop()}, and {model} is given to filter by"
         raise SettingsError("BAD_SETTING", what, "give one of them")
@@ -466,7 +471,8 @@ def check_experiment(out: Path, seeds: range) -> None:
     if several and not one and len(seeds) == 1:
         raise ArtifactError("SEVERAL_SEEDS", "this holds the experiments of several seeds", fix, path=out)
     there = [seed.path.name for seed in layout.seeds() if seed.settings.is_file()]
-    if left := sorted({int(name[5:]) for name in there if re.fullmatch(r"seed-\d+", name)} - set(seeds)):
+    numbers = {int(name[5:]) for name in there if re.fullmatch(r"seed-\d+", name)}
+    if left := sorted(number for number in numbers if number not in seeds):
         what = f"this holds the experiments of other seeds, too: {', '.join(map(str, left))}"
         raise ArtifactError("SEVERAL_SEEDS", what, f"{fix} and the first of them (--seed)", path=out)
     others = [] if one or several or not out.is_dir() else [path for path in out.iterdir() if path.name[0] != "."]

@@ -120,6 +120,10 @@ def with_config(given: dict[str, Any]) -> dict[str, Any]:
         if found[name] is None:
             fix = f"give it, or write {name} = ... into the file of --config"
             raise SettingsError("USAGE", f"Missing option '--{name}'", fix)
+        if not str(found[name]).strip():
+            raise SettingsError(
+                "USAGE", f"{name} is empty in the file of --config", "give it, or leave it out there"
+            )
         if str(found[name]).startswith("~"):  # no shell has read the file
             found[name] = str(in_home(str(found[name])))
     given = {name: value for name, value in found.items() if value is not None or name not in SPLITS}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
@@ -128,7 +129,7 @@ def import_collection(
         Another process imports to this place.
     """
     to = Path(to)
-    if to.exists() and not (replace and is_published(to, KIND)):
+    if os.path.lexists(to) and not (replace and is_published(to, KIND)):
         raise SettingsClash(to)
     check_writable(to)
     check_outside(to)

@@ -29,7 +29,7 @@ from hardneg.storage.artifacts import (
     publish,
 )
 from hardneg.storage.disk import create
-from hardneg.storage.lease import made_once
+from hardneg.storage.lease import LEASES, made_once
 
 KIND = "tokens"
 BLOCK = 4096  # texts tokenised at once
@@ -193,7 +193,7 @@ def tokenize(
     if path != cache / name:  # nothing is made there
         return TokenStore.open(path)
     made_once(
-        cache / "leases" / path.name,
+        cache / LEASES / path.name,
         lambda: is_published(path, KIND),
         lambda: _build(path, source, template, tokenizer, progress),
         wait_for_another,

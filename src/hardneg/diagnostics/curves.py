@@ -62,7 +62,7 @@ def draw_learning_curve(
     states: Sequence[float],
     *,
     label: str,
-    baseline: float | None = None,
+    baseline: tuple[str, float] | None = None,
 ) -> None:
     """Draw a learning curve as a PNG image.
 
@@ -71,7 +71,7 @@ def draw_learning_curve(
     places : the number of steps before each state of the model; often the curve's borders.
     states : the measure of each state.
     label : the measure's name, such as "dev RR@10".
-    baseline : BM25's value of this measure.
+    baseline : name and value of a ranking that training is compared with, such as BM25; drawn as a line.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -113,14 +113,15 @@ def _draw_losses(axes: Any, curve: LearningCurve) -> None:
 
 
 def _draw_states(
-    axes: Any, places: Sequence[int], states: Sequence[float], label: str, baseline: float | None
+    axes: Any, places: Sequence[int], states: Sequence[float], label: str, baseline: tuple[str, float] | None
 ) -> None:
-    """Draw the measure of every state with its value, and BM25's as a line."""
+    """Draw the measure of every state with its value, and that of the baseline as a line."""
     if baseline is not None:
-        axes.axhline(baseline, color=MEASURE, linewidth=1, linestyle="--", alpha=0.6)
+        name, height = baseline
+        axes.axhline(height, color=MEASURE, linewidth=1, linestyle="--", alpha=0.6)
         axes.annotate(
-            f"BM25 {baseline:.3f}",
-            (0.995, baseline),
+            f"{name} {height:.3f}",
+            (0.995, height),
             xycoords=("axes fraction", "data"),
             xytext=(0, 3),
             textcoords="offset points",
@@ -141,7 +142,7 @@ def _draw_states(
             fontsize="small",
             bbox=HALO,
         )
-    values = [*states, *([] if baseline is None else [baseline])]
+    values = [*states, *([] if baseline is None else [baseline[1]])]
     room = max(0.25 * (max(values) - min(values)), 0.01)
     axes.set_ylim(max(min(values) - room, 0), min(max(values) + room, 1.02))
     axes.set_ylabel(label, color=MEASURE)

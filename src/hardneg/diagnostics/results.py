@@ -26,7 +26,7 @@ from hardneg.errors import InputError
 from hardneg.evaluation.measures import Measure
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.layout import Layout, run_of, trec_run
-from hardneg.experiment.names import BM25, FINAL, LAST, RETRIEVED, STARTED, UNTRAINED, shown
+from hardneg.experiment.names import BM25, FINAL, LAST, RETRIEVED, STARTED, UNTRAINED, baseline_of, shown
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.experiment.states import StateRecord
 from hardneg.experiment.trials import rates_told
@@ -341,8 +341,9 @@ def draw_curve(
     """
     split = "dev" if "dev" in results else "test"
     values = {s: found[str(measure)] for s, found in results.get(split, {}).items() if records[s].of is None}
-    baseline = values.pop(BM25, None)
-    baseline = values.pop(RETRIEVED, baseline)
+    baseline = baseline_of(values)
+    for name in (RETRIEVED, BM25):
+        values.pop(name, None)
     if STARTED in values:  # the steps begin from this state
         values.pop(UNTRAINED, None)
     if LAST in values:  # the final one is one of those before

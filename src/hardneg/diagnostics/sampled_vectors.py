@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from hardneg import keyed_random
 from hardneg.data.training_data import TrainingData
-from hardneg.negatives.candidates import candidates
-from hardneg.records import Int32, Positives, Run, spans
+from hardneg.negatives.candidates import Contains, candidates
+from hardneg.records import Int32, Positives, Run, owners
 from hardneg.storage.artifacts import load_array, open_artifact, publish
 
 KIND, FOLDER = "sampled-vectors", "sample"
@@ -36,7 +36,7 @@ class SampledVectors:
     passage_rows: Int32  # [m] ascending
     passages: Vectors  # [m, dim]
     positives: Int32  # [n] passage row of each query's first positive
-    negatives: Int32  # [n, 3] passage rows of the first hits that are no positives; -1 where there are fewer
+    negatives: Int32  # [n, 3] passage rows of the first hits that are irrelevant; -1 where there are fewer
 
     def of(self, rows: NDArray[np.integer]) -> Vectors:
         """The vectors [k, dim] of passages at these rows, which the sample must have."""
@@ -53,12 +53,18 @@ def sampled(positives: Positives) -> Positives:
     return known.select(np.sort(np.argsort(words, kind="stable")[:QUERIES]))
 
 
-def hardest(run: Run, some: Positives, data: TrainingData) -> Int32:
-    """The first hits [n, 3] of each query that are no positives nor copies of them; -1 where there are fewer."""
-    found = candidates(run, some, source="query", episode=0, depth=NEGATIVES, text_keys=data.collection.text_keys)
+def hardest(run: Run, some: Positives, data: TrainingData, contains: Contains | None) -> Int32:
+    """The first hits [n, 3] of each query that are no positives nor copies of them; -1 where there are fewer.
+
+    ``contains`` tells which passages are no negatives although the qrels do not name them.
+    """
+    depth, keys = NEGATIVES if contains is None else None, data.collection.text_keys
+    found = candidates(run, some, source="query", episode=0, depth=depth, text_keys=keys, contains=contains)
     rows = np.full((len(some), NEGATIVES), -1, np.int32)
-    place = np.arange(len(found.passage_rows)) - np.repeat(found.offsets[:-1], spans(found.offsets))
-    rows[np.repeat(np.arange(len(some)), spans(found.offsets)), place] = found.passage_rows
+    owner, place = owners(found.offsets), np.arange(len(found.passage_rows))
+    place -= found.offsets[owner]
+    first = place < NEGATIVES
+    rows[owner[first], place[first]] = found.passage_rows[first]
     return rows
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.pairwise_errors import errors_of_state
 from hardneg.diagnostics.sampled_vectors import FOLDER, KIND, SampledVectors, hardest, sampled, save_sample
@@ -41,7 +40,7 @@ def search_state(state: State, judge: Judge, *, depth: int) -> tuple[dict[str, R
     if encodes_some(state, judge):
         return runs, {}
     state.save_corpus_stats()
-    by_leader(keep_sample, state, judge.data, runs.get("train"))
+    by_leader(keep_sample, state, judge, runs.get("train"))
     return runs, by_leader(errors_of_state, state, splits)
 
 
@@ -121,7 +120,7 @@ def keep_bm25_lists(judge: Judge, path: Path, *, queries: int, depth: int) -> No
         save_run(run, path, inputs=inputs, settings={"depth": k})
 
 
-def keep_sample(state: State, data: TrainingData, run: Run | None) -> None:
+def keep_sample(state: State, judge: Judge, run: Run | None) -> None:
     """Publish a few vectors of a state beside its runs, once; a state without embeddings of its own has none.
 
     Parameters
@@ -130,11 +129,12 @@ def keep_sample(state: State, data: TrainingData, run: Run | None) -> None:
     """
     if run is None or not isinstance(state, Snapshot) or state.index is not None or state.chunks is not None:
         return
+    data = judge.data
     inputs, path = {"collection": data.collection.digest, "model": state.digest}, state.folder / FOLDER
     some = sampled(data.train)
     if not len(some) or is_current(path, KIND, inputs):
         return
-    first, negatives = some.first(), hardest(run, some, data)
+    first, negatives = some.first(), hardest(run, some, data, judge.contains)
     rows = distinct(np.concatenate([first, negatives[negatives >= 0]])).astype(np.int32)
     queries = np.asarray(state.queries_as(True).rows(some.query_rows))
     passages = np.asarray(state.passages.rows(rows))

@@ -16,7 +16,7 @@ import numpy as np
 import regex
 
 from hardneg.data.collection import Collection
-from hardneg.errors import InputError, SettingsError
+from hardneg.errors import InputError, ResourceError, SettingsError
 from hardneg.evaluation.judged import judged_hits
 from hardneg.evaluation.matching import Bool, Mode, match_pairs, read_answer, request
 from hardneg.evaluation.measures import Evaluation, Measure, evaluate, joined, success
@@ -140,6 +140,12 @@ class AnswerCache:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         job = request(self.collection.path, query_rows, passage_rows, self.mode)
         done = subprocess.run(command, input=job, capture_output=True, env=environment, check=False)
+        if done.returncode < 0:  # a signal ended it
+            what = f"signal {-done.returncode} ended a process that looked for answers"
+            fix = (
+                "run the same command again on a machine with more free memory, or with fewer threads (--threads)"
+            )
+            raise ResourceError("OUT_OF_MEMORY", what, fix)
         if done.returncode:
             raise RuntimeError(f"looking for answers failed: {done.stderr.decode(errors='replace')[-500:]}")
         return np.frombuffer(done.stdout, bool)

@@ -146,9 +146,12 @@ class Experiment:
             self.reopen()
 
     def reopen(self) -> None:
-        """Mark the experiment as not finished, because it is being extended."""
-        remove(self.layout.seal)
+        """Mark the experiment as not finished, because it is being extended.
+
+        The results go first: results without a seal are sealed again, while a seal alone counts for nothing.
+        """
         remove(self.layout.results)
+        remove(self.layout.seal)
         remove(self.layout.states)
 
 

@@ -46,6 +46,15 @@ def few_of_dev(results: Mapping[str, Any], asked: int | None) -> int | None:
     return int(found["first"]) if found["passages"] < found["of"] else None
 
 
+def baseline_of(values: Mapping[str, float]) -> tuple[str, float] | None:
+    """Name and value of the ranking that training is compared with; None: there is none.
+
+    That is the ranking of the retriever whose hits a trained ranker re-ranks; else BM25's.
+    """
+    titles = {RETRIEVED: RETRIEVED, BM25: "BM25"}
+    return next(((title, values[name]) for name, title in titles.items() if name in values), None)
+
+
 def with_bm25(state: str) -> str:
     """The name of a state's runs, fused with BM25's."""
     return f"{state}{FUSED}"

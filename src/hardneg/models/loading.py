@@ -230,7 +230,6 @@ def _read_st(folder: Path, source: ModelSource, recalled: Path | None) -> Part:
         warn_once(
             log, folder, "%s declares %s as its similarity; here passages are ranked by products", said.similarity
         )
-    length = said.max_length or tower.longest
     return Part(
         tower,
         EncoderSettings(
@@ -241,8 +240,8 @@ def _read_st(folder: Path, source: ModelSource, recalled: Path | None) -> Part:
             scale=NORMALIZED_SCALE if normalize else 1.0,
             query_prompt=said.query_prompt,
             passage_prompt=said.passage_prompt,
-            query_length=length,
-            passage_length=length,
+            query_length=said.query_length or tower.longest,
+            passage_length=said.passage_length or tower.longest,
             title_join="space",
         ),
         folder,

@@ -54,6 +54,7 @@ MOST = {  # the largest encoders have a tenth of it
     "type_vocab_size": 1 << 16,
 }
 ENCODERS = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}  # type -> its class
+ADAPTER = "adapter_config.json"
 BIN_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
@@ -277,10 +278,14 @@ def read_transformer(folder: Path, source: ModelSource) -> tuple[PreTrainedModel
     Raises
     ------
     InputError : files are missing or broken, or weights the transformer needs are not there.
-    SettingsError : the type of model cannot encode.
+    SettingsError : the type of model cannot encode, or the folder holds an adapter.
     TrustError : it brings code, or pickled weights, that are not allowed.
     """
     allowed = check_code(folder)
+    if (folder / ADAPTER).is_file():  # with peft it would read the weights of another place, without it no adapter
+        what = f"it has an adapter (LoRA), {ADAPTER}"
+        fix = "merge the adapter into its model (merge_and_unload of peft), and save that without this file"
+        raise SettingsError("UNSUPPORTED_MODEL", what, fix, path=folder)
 
     from transformers import AutoConfig, AutoModel
 

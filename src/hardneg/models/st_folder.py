@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,9 @@ LEGACY_POOLING = {
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
+LOADED = ("processor_kwargs", "tokenizer_args")  # the new and the old name of what a tokenizer is loaded with
+CONFIGURED = ("config_kwargs", "config_args")
+HARMLESS = {"trust_remote_code", "revision", "token", "cache_dir", "local_files_only", "use_fast", "padding"}
 SENTENCE = "sentence_embedding"  # what modules after pooling read and write
 PASSAGE_PROMPTS = ("document", "passage", "corpus")
 
@@ -65,7 +69,8 @@ class SentenceFolder:
     head_modules: tuple[Module, ...]  # Dense and LayerNorm (ance), or one or more Dense
     normalize: bool
     dim: int | None  # the vector is cut to it
-    max_length: int | None
+    query_length: int | None  # most tokens; None: the folder does not say
+    passage_length: int | None
     lower_case: bool
     query_prompt: str
     passage_prompt: str
@@ -91,6 +96,7 @@ def read_st_folder(folder: Path, source: ModelSource) -> SentenceFolder:
     if rest[dim is not None :]:
         raise _unsupported(_name_of(rest[0]), folder / MODULES)
     settings = _transformer_settings(modules[0].folder)
+    query_length, passage_length = _lengths(settings, folder)
     prompts, similarity = _prompts(folder)
     named = [name for name, prompt in prompts.items() if prompt]
     given = any(value is not None for value in (source.prompts, source.query_prompt, source.passage_prompt))
@@ -107,7 +113,8 @@ def read_st_folder(folder: Path, source: ModelSource) -> SentenceFolder:
         head_modules=head_modules,
         normalize=normalize,
         dim=dim,
-        max_length=settings.get("max_seq_length"),
+        query_length=query_length,
+        passage_length=passage_length,
         lower_case=bool(settings.get("do_lower_case")),
         query_prompt=prompts.get("query") or "",
         passage_prompt=next((prompts[name] or "" for name in PASSAGE_PROMPTS if prompts.get(name)), ""),
@@ -261,6 +268,29 @@ def _transformer_settings(folder: Path) -> dict[str, Any]:
     """The settings in ``sentence_bert_config.json`` or under an older name (``sentence_roberta_config.json``)."""
     files = [folder / TRANSFORMER_CONFIG, *sorted(folder.glob("sentence_*_config.json"))]
     return next((read_json_object(file) for file in files if file.is_file()), {})
+
+
+def _lengths(settings: dict[str, Any], folder: Path) -> tuple[int | None, int | None]:
+    """The most tokens of a query and of a passage that the settings of a transformer say; None: they do not say.
+
+    The first of these places counts, as in sentence-transformers 6: what its tokenizer is called with, the lengths
+    of the two kinds of text, what the tokenizer is loaded with, ``max_seq_length``.
+    """
+    loaded, called = _options(settings, LOADED), _options(settings, ("processing_kwargs",))
+    texts = called.pop("text", None) or {}
+    both = texts.pop("max_length", None)
+    most = loaded.pop("model_max_length", None) or settings.get("max_seq_length")
+    besides = {**_options(settings, CONFIGURED), **loaded, **called, **texts}
+    if others := sorted(set(besides) - HARMLESS):
+        told = "%s sets %s of its transformer, which is not applied here, so its vectors may be other ones"
+        warn_once(log, folder, told, f"{', '.join(others):.80}")
+    return both or settings.get("query_length") or most, both or settings.get("document_length") or most
+
+
+def _options(settings: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """A copy of the options under the first of these names that has some, two levels deep."""
+    found = next((one for name in names if isinstance(one := settings.get(name), dict) and one), {})
+    return {key: dict(value) if isinstance(value, dict) else value for key, value in found.items()}
 
 
 def _prompts(folder: Path) -> tuple[dict[str, str | None], str | None]:

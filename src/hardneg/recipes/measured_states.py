@@ -98,6 +98,7 @@ class DevEvaluator:
         self.made, self.save = made or training.state, save or save_encoder
         settings, experiment = training.settings, training.experiment
         self.training, self.data, self.episode = training, training.data, episode.episode
+        self.training_steps = episode.steps
         self.settings: TrainingSettings = settings
         self.experiment: Experiment = experiment
         self.judge = judge_of(settings, training.data, experiment.cache)
@@ -113,11 +114,22 @@ class DevEvaluator:
     def begin(self, encoder: BiEncoder, inputs: Mapping[str, str]) -> int | None:
         """Find the states that were measured before; returns the first due step that was not measured, or None."""
         self.inputs = inputs
+        self._tell_what_has_no_effect()
         self.values = by_leader(self._found)
         if self.settings.patience:
             self.origin = self._means(self._state(encoder, 0, self.start))[str(self.settings.steering)]
         known = [step for step in self.steps if self.stop_step is None or step <= self.stop_step]
         return next((step for step in known if (self.episode, step) not in self.values), None)
+
+    def _tell_what_has_no_effect(self) -> None:
+        """Say if training is too short for the interval or the patience that somebody gave."""
+        settings, steps = self.settings, self.training_steps
+        count = len(self.measured)
+        if settings.is_given("measure_every") and not count:
+            say(f"measure_every = {settings.measure_every}: dev is not measured during these {steps} steps")
+        elif settings.is_given("patience") and settings.patience is not None and settings.patience > count:
+            told = f"dev is measured {'once' if count == 1 else f'{count} times'} during these {steps} steps"
+            say(f"patience = {settings.patience}: {told}, so all are made")
 
     @property
     def stop_step(self) -> int | None:

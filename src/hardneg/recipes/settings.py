@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, field_validator
 
+from hardneg.arguments import LARGEST
 from hardneg.config import Settings, operational
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import Labels, Splits, TrainingData, choose_splits, labelled
@@ -274,8 +275,10 @@ class TrainingSettings(Settings):
         ----------
         size : queries of a step; None: ``queries_per_step``.
         """
-        steps = math.ceil(epochs * math.ceil(queries / (size or self.queries_per_step)))
-        enough = max(steps, self.min_steps or 1)
+        steps = epochs * math.ceil(queries / (size or self.queries_per_step))
+        if steps > LARGEST:
+            raise SettingsError("BAD_SETTING", f"{epochs:g} epochs are {steps:g} steps", "give fewer epochs")
+        enough = max(math.ceil(steps), self.min_steps or 1)
         return min(enough, self.max_steps or enough)
 
     def steps_of_part(self, epochs: float, queries: int, parts: int) -> int:

@@ -73,7 +73,16 @@ USUAL: tuple[UsualOption, ...] = (
         "epochs",
         unsets=("steps", "min_steps", "max_steps"),
     ),
-    UsualOption("batch_size", "--batch-size", "N", int, "Queries of a step.", "queries_per_step", least=1),
+    UsualOption(
+        "batch_size",
+        "--batch-size",
+        "N",
+        int,
+        "Queries of a step.",
+        "queries_per_step",
+        unsets=("first_queries",),  # the steps of the first episode take as many
+        least=1,
+    ),
     UsualOption(
         "n_negatives",
         "--negatives",

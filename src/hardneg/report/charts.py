@@ -73,7 +73,7 @@ def loss_chart(table: Table) -> Chart:
 
 
 def measured_chart(table: Table) -> Chart:
-    """The deciding measure of every state by step, with BM25 as a dashed line."""
+    """The deciding measure of every state by step, with that of BM25 or the retriever as a dashed line."""
     alt = altair()
     first = table.records()[0]
     label = f"{first['split']} {first['measure']}"
@@ -86,8 +86,8 @@ def measured_chart(table: Table) -> Chart:
         tooltip=tips(table, ("state", "step", "value")),
     )
     layers = [line, points]
-    if first["bm25"] is not None:
-        rule = alt.Chart(of_rows([{"y": first["bm25"], "text": f"BM25 {first['bm25']:.3f}"}]))
+    if (height := first["baseline value"]) is not None:
+        rule = alt.Chart(of_rows([{"y": height, "text": f"{first['baseline']} {height:.3f}"}]))
         layers += [
             rule.mark_rule(strokeDash=[6, 4], color=FAINT).encode(y="y:Q"),
             rule.mark_text(align="left", dx=4, dy=-6, color=FAINT, x=0).encode(y="y:Q", text="text:N"),

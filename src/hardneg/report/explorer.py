@@ -17,6 +17,7 @@ import numpy as np
 from hardneg import keyed_random
 from hardneg.experiment.names import FINAL, shown
 from hardneg.negatives.facts import entries_of
+from hardneg.negatives.labels import answers_of
 from hardneg.negatives.pool import NegativePool, counted_by
 from hardneg.records import Positives, Run
 from hardneg.report.facts_queries import change_of, moved_of
@@ -178,6 +179,7 @@ class _Maker:
     def __init__(self, opened: Opened, chosen: Chosen, runs: Mapping[str, Run], passages: Passages) -> None:
         self.opened, self.chosen, self.runs, self.passages = opened, chosen, runs, passages
         data = opened.data_here
+        self.contains = answers_of(data, opened.cache)
         self.positives: Positives = (
             data.train if chosen.split == "train" else data.judged[chosen.split].positives()
         )
@@ -221,6 +223,13 @@ class _Maker:
         rows = self.runs[state].hits(at)[0].tolist()
         return dict(zip(rows, range(1, len(rows) + 1), strict=True))
 
+    def _irrelevant(self, row: int, passages: list[int]) -> list[int]:
+        """These hits of a query without those that contain an answer, if labels are by answers."""
+        if self.contains is None:
+            return passages
+        rows = np.array(passages[: 10 * HITS], np.int32)
+        return [int(one) for one in rows[~self.contains(np.full(len(rows), row, np.int32), rows)]]
+
     def _negatives(self, row: int, positives: set[int], ranks: list[dict[int, int]]) -> list[list[Any]]:
         """Place, source, episode, rank and score when mined, and ranks by state of each negative."""
         found: dict[int, list[Any]] = {}
@@ -235,7 +244,9 @@ class _Maker:
                 found.setdefault(entry.passage_row, said)
         if not self.pools and ranks:
             state = FINAL if FINAL in self.runs else list(self.runs)[-1]
-            for passage in list(ranks[list(self.runs).index(state)])[: HITS + len(positives)]:
+            for passage in self._irrelevant(row, list(ranks[list(self.runs).index(state)]))[
+                : HITS + len(positives)
+            ]:
                 found[passage] = ["irrelevant hit", None, None, None, [one.get(passage, 0) for one in ranks]]
         shown_ = [(row, said) for row, said in found.items() if row not in positives][:NEGATIVES]
         return [[self.passages.place(passage), *said] for passage, said in shown_]

@@ -12,7 +12,7 @@ from hardneg.experiment.names import shown
 from hardneg.negatives.facts import entries_of
 from hardneg.report.measured import training_ranks
 from hardneg.report.opened import Float64, Opened
-from hardneg.report.table import NotRecorded, Table
+from hardneg.report.table import NotMeant, NotRecorded, Table
 
 SAMPLED, LISTED = 10, 20
 SEED = 0
@@ -20,6 +20,8 @@ SEED = 0
 
 def ranks_of(opened: Opened) -> tuple[Any, dict[str, Float64]]:
     """The training queries and their reciprocal ranks by state; raises if there are fewer than two states."""
+    if opened.trains_ranker:
+        raise NotMeant("A ranker was trained, which retrieves nothing.")
     if opened.results.get("examined") == "judged":
         what = "States were searched for dev and test alone (examine = judged), so forgetting is not known."
         raise NotRecorded(what)

@@ -40,7 +40,8 @@ class Change:
         data = opened.data_here
         self.split = opened.results.get("compared_on") or next(iter(data.judged), "")
         found = evaluations(opened)
-        names = [name for name in found if self.split in found[name]]
+        through = {one.name for one in opened.states if one.of is not None}  # re-ranked, or searched over an index
+        names = [name for name in found if self.split in found[name] and name not in through]
         if len(names) < 2:
             raise NotRecorded("Two measured states of the model are needed to compare.")
         self.first = UNTRAINED if UNTRAINED in names else names[0]

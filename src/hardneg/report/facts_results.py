@@ -9,7 +9,17 @@ from typing import Any
 from hardneg.diagnostics.cost import costs
 from hardneg.diagnostics.cost import summary as cost_summary
 from hardneg.diagnostics.curves import LearningCurve, learning_curve, smooth
-from hardneg.experiment.names import BM25, FINAL, LAST, STARTED, UNTRAINED, shown, with_bm25
+from hardneg.experiment.names import (
+    BM25,
+    FINAL,
+    LAST,
+    RETRIEVED,
+    STARTED,
+    UNTRAINED,
+    baseline_of,
+    shown,
+    with_bm25,
+)
 from hardneg.experiment.states import StateRecord, ends_of
 from hardneg.report.measured import evaluations, means_of
 from hardneg.report.opened import Opened
@@ -156,7 +166,11 @@ def loss_table(opened: Opened) -> Table:
 
 
 def measured_table(opened: Opened) -> Table:
-    """The deciding measure of every state by step, on dev (test without dev); each row also has BM25's value."""
+    """The deciding measure of every state by step, on dev (test without dev).
+
+    Each row also has the value of the ranking that training is compared with, which is BM25's, or that of the
+    retriever which a ranker re-ranks.
+    """
     means = means_of(opened)
     split = "dev" if "dev" in means else "test"
     states = means.get(split, {})
@@ -164,6 +178,7 @@ def measured_table(opened: Opened) -> Table:
         raise NotRecorded("No state was measured on dev or test.")
     measure = next(iter(next(iter(states.values()))))
     begins = begins_of(opened)
+    baseline, height = baseline_of({name: found[measure] for name, found in states.items()}) or (None, None)
     rows = [
         {
             "step": begins.get(record.episode or 0, 0) + max(record.step, 0),
@@ -172,7 +187,8 @@ def measured_table(opened: Opened) -> Table:
             "split": split_of(split, opened.dev_passages),
             "measure": measure,
             "value": states[record.name][measure],
-            "bm25": states.get(BM25, {}).get(measure),
+            "baseline": baseline,
+            "baseline value": height,
         }
         for record in _on_the_way(opened)
         if record.name in states
@@ -194,7 +210,9 @@ def begins_of(opened: Opened) -> dict[int, int]:
 def _on_the_way(opened: Opened) -> list[StateRecord]:
     """The states of a learning curve, each once; those searched over an index or re-ranked are left out."""
     names = {one.name for one in opened.states}
-    hidden = {BM25} | ({UNTRAINED} if STARTED in names else set()) | ({FINAL} if LAST in names else set())
+    hidden = (
+        {BM25, RETRIEVED} | ({UNTRAINED} if STARTED in names else set()) | ({FINAL} if LAST in names else set())
+    )
     return [one for one in opened.states if one.name not in hidden and one.of is None]
 
 

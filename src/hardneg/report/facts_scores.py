@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hardneg import keyed_random
 from hardneg.diagnostics.geometry import hubness
 from hardneg.diagnostics.score_profile import training_overlap
 from hardneg.experiment.names import shown
@@ -18,6 +19,7 @@ from hardneg.storage.artifacts import is_published, load_array, open_artifact
 
 LEVELS = (0.1, 0.5, 0.9)
 DEPTH = 100
+MOST_QUERIES, SEED = 20_000, 0  # whose scores are looked at
 THIRDS = (
     {"grad_norm": "all parameters"}
     | {f"grad_norm_{name}": f"{name} third" for name in ("bottom", "middle", "top")}
@@ -71,9 +73,11 @@ def profile_table(opened: Opened) -> Table:
         if (run := opened.run(state, "query")) is None:
             continue
         ranks = np.array([1, 2, 3, 5, 10, 20, 30, 50, 75, DEPTH])
-        full = np.flatnonzero(np.diff(run.offsets) >= DEPTH)[:20_000]
+        full = np.flatnonzero(np.diff(run.offsets) >= DEPTH)
         if not len(full):
             continue
+        words = keyed_random.hash64(keyed_random.key(SEED, "report/score-falls"), run.query_rows[full])
+        full = full[np.sort(np.argsort(words, kind="stable")[:MOST_QUERIES])]
         at = run.offsets[full][:, None] + ranks - 1
         scores = np.asarray(run.scores)[at].astype(np.float64)
         found = np.quantile(scores - scores[:, -1:], LEVELS, axis=0)

@@ -284,7 +284,7 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "score_falls",
         "Scores and gradients",
         "How scores fall",
-        "Scores of all training queries' first hits above the hundredth: the median of the queries.",
+        "Scores of training queries' first hits above the hundredth: the median of at most 20,000 queries.",
         scores.profile_table,
         charts.profile_chart,
     ),

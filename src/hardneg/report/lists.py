@@ -13,10 +13,11 @@ from hardneg.experiment.names import BM25, FINAL, LAST, shown
 from hardneg.experiment.states import StateRecord
 from hardneg.keyed_random import UInt64
 from hardneg.negatives.candidates import is_known
+from hardneg.negatives.labels import answers_of
 from hardneg.negatives.pool import NegativePool, kept_offsets, matches
 from hardneg.records import Int32, Int64, Positives, Run, distinct, offsets_of, owners, spans, take_spans
 from hardneg.report.opened import Opened, name_of_pool
-from hardneg.report.table import NotRecorded
+from hardneg.report.table import NotMeant, NotRecorded
 from hardneg.search.runs import load_run
 from hardneg.storage.artifacts import is_published
 
@@ -69,6 +70,8 @@ def mined_pool(opened: Opened, state: StateRecord) -> str:
 
 def mined_lists(opened: Opened, name: str = "query") -> dict[str, RowLists]:
     """The candidates of each episode at mining depth, of its run ``query`` or ``lookahead``."""
+    if opened.trains_ranker:
+        raise NotMeant("A ranker was trained, which mines nothing.")
     key = f"lists of {name}"
     if key not in opened.kept:
         runs = {episode: opened.run(state, name) for episode, state in mined(opened)}
@@ -104,7 +107,8 @@ def rows_of_pool(pool: NegativePool) -> RowLists:
 def without_positives(opened: Opened, run: Run, query_rows: Int32 | None = None) -> RowLists:
     """A run at mining depth without the positives of its queries, and without copies of their texts.
 
-    What people judged relevant is left out, too, as mining does.
+    What people judged relevant is left out, too, as mining does; with labels by answers also what contains an
+    answer.
 
     Parameters
     ----------
@@ -129,7 +133,16 @@ def without_positives(opened: Opened, run: Run, query_rows: Int32 | None = None)
         passages[filled : filled + len(left)] = left
         filled += len(left)
         lengths[start:stop] = spans(kept_offsets(keep, run.offsets[start : stop + 1] - run.offsets[start]))
-    return RowLists(run.query_rows, offsets_of(lengths), passages[:filled])
+    return without_answers(opened, RowLists(run.query_rows, offsets_of(lengths), passages[:filled]))
+
+
+def without_answers(opened: Opened, lists: RowLists) -> RowLists:
+    """The lists without the passages that contain an answer, if the experiment's labels are by answers."""
+    contains = answers_of(opened.data_here, opened.cache)
+    if contains is None:
+        return lists
+    keep = ~contains(np.repeat(lists.query_rows, spans(lists.offsets)), lists.passage_rows)
+    return RowLists(lists.query_rows, kept_offsets(keep, lists.offsets), lists.passage_rows[keep])
 
 
 def _kept(run: Run, positives: Positives, start: int, stop: int, keys: UInt64, depth: int) -> NDArray[np.bool_]:

@@ -62,7 +62,8 @@ class Report:
         known: Any = {"queries": queries, "running": running, "dev_passages": opened.dev_passages}
         known |= {"at_work": bool(opened.executed_by), "in_batch": opened.told(lambda: in_batch(opened), None)}
         known["momentum_from"] = opened.told(lambda: momentum_from(opened), None)
-        known["mined"] = not opened.pools or any(len(pool.passage_rows) for pool in opened.pools.values())
+        pools = opened.pools.values()
+        known["mined"] = any(len(pool.passage_rows) for pool in pools) if pools else None
         return opened.told(lambda: verdict(opened.results, **known), UNREADABLE)
 
     @property

@@ -13,7 +13,7 @@ import numpy as np
 
 from hardneg.evaluation.measures import Evaluation
 from hardneg.evaluation.significance import bootstrap_interval, holm, randomization_test
-from hardneg.experiment.names import BM25, FINAL, UNTRAINED, shown
+from hardneg.experiment.names import BM25, FINAL, RETRIEVED, UNTRAINED, shown
 from hardneg.records import Int32
 from hardneg.report.drawing import Figure
 from hardneg.report.facts_forgetting import forgetting_table as forgotten_and_learned
@@ -86,11 +86,14 @@ def _said(settings: dict[str, Any], name: str) -> str:
 
 
 def results_table(several: Several) -> Table:
-    """The measures of the final and the untrained model of each experiment, and of BM25, by split."""
+    """The measures of the final and the untrained model of each experiment, and of BM25, by split.
+
+    Of a ranker, also those of the retriever that it re-ranks.
+    """
     rows = []
     for name, one in zip(several.names, several.experiments, strict=True):
         for split, states in means_of(one).items():
-            for state in dict.fromkeys((BM25, UNTRAINED, _last_of(one, list(states)))):
+            for state in dict.fromkeys((BM25, RETRIEVED, UNTRAINED, _last_of(one, list(states)))):
                 if state in states:
                     rows.append(
                         {"split": several.called(split, one), "experiment": name, "state": shown(state)}

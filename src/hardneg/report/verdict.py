@@ -14,6 +14,10 @@ FEW_QUERIES = 200
 MUCH_FORGOTTEN = 0.25
 
 AUDIT = "Look through the negatives for passages that are relevant and not judged (hardneg audit)."
+MINE_FIRST = (
+    "Mine with the trained model (hardneg mine), and look through its negatives for passages that are relevant and"
+    " not judged (hardneg audit)."
+)
 MINE = "Go on from this model with a recipe that mines, such as star with its preset finetune."
 
 NAMES = {UNTRAINED: "the untrained model", BM25: "BM25", RETRIEVED: "the retriever that it re-ranks"}
@@ -51,7 +55,7 @@ def verdict(
     at_work: bool = False,
     dev_passages: int | None = None,
     in_batch: Beside | None = None,
-    mined: bool = True,
+    mined: bool | None = True,
     momentum_from: int | None = None,
 ) -> Verdict:
     """Judge results by the first measure of the split that people look at.
@@ -62,7 +66,7 @@ def verdict(
     queries : the number of queries of that split; None if it is not known.
     running : what is known of an experiment without results; at_work: whether a process executes it now.
     in_batch : the test against a state that in-batch negatives alone trained; None: there is no such state.
-    mined : whether a pool of the experiment has negatives, which an audit could look through.
+    mined : whether a pool of the experiment has negatives, which an audit could look through; None: there is none.
     dev_passages : the number of BM25 passages of each query that dev was judged among; None: all passages.
     momentum_from : the first episode, counted from 0, that can take negatives of the pool before; None: none can.
     """
@@ -93,7 +97,9 @@ def verdict(
     ]
     told += [f"The {rate}." for rate in [rate_sentence(results)] if rate]
     advice = [*_of_in_batch(in_batch), *_advice(results, first, queries, dev_passages, momentum_from)]
-    if mined or not advice:
+    if mined is None:
+        advice.append(MINE_FIRST)
+    elif mined or not advice:
         advice.append(AUDIT if mined else MINE)
     kind = "same" if is_same(first[0], kept) else _kind(first[0])
     return Verdict(kind, told[0], tuple(told[1:]), tuple(advice))
@@ -183,10 +189,11 @@ def _of_seeds(results: Mapping[str, Any], dev_passages: int | None) -> Verdict:
     measure = next(iter(states[FINAL]))
     parts = []
     chose = bool(dev_passages) and split == "dev"  # BM25 chose the passages that the model ranked
-    for name in (FINAL, UNTRAINED) if chose else (FINAL, UNTRAINED, BM25):
+    final = "the final ranker" if RETRIEVED in states else "the final model"
+    for name in (FINAL, UNTRAINED) if chose else (FINAL, UNTRAINED, RETRIEVED, BM25):
         if name in states:
             one = states[name][measure]
-            parts.append(f"{NAMES.get(name, 'the final model')} {one['mean']:.3f} ± {one['std']:.3f}")
+            parts.append(f"{NAMES.get(name, final)} {one['mean']:.3f} ± {one['std']:.3f}")
     said = f"Over {len(results['seeds'])} seeds, {split_of(split, dev_passages)} {measure}: {', '.join(parts)}."
     advice = (_too_high(dev_passages),) if dev_passages and chose else ()
     return Verdict("open", said, tuple(f"The {rate}." for rate in [rate_sentence(results)] if rate), advice)

@@ -23,7 +23,7 @@ from hardneg.records import Float32, Int32, Int64, Run, offsets_of
 from hardneg.search.analysers import facts_of, tokenizer_of
 from hardneg.search.runs import check_request
 from hardneg.storage.artifacts import digest_json, is_published, load_array, open_artifact, publish, read_json
-from hardneg.storage.lease import made_once
+from hardneg.storage.lease import LEASES, made_once
 
 KIND = "bm25"
 ARRAYS = ("offsets", "rows", "scores")
@@ -150,7 +150,7 @@ def open_bm25(collection: Passages, cache: Path, language: str | None = None) ->
     inputs = {"collection": collection.digest}
     path = cache / KIND / digest_json([inputs, settings])[:32]
     made_once(
-        cache / "leases" / path.name,
+        cache / LEASES / path.name,
         lambda: is_published(path, KIND),
         lambda: _publish(path, collection, language, settings, inputs),
         wait_for_another,

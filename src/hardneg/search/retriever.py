@@ -30,6 +30,7 @@ from hardneg.search.retrieve import Index, StoredIndex, dot_products, index_run
 from hardneg.search.runs import KIND, check_rows, check_texts, load_run, save_run
 from hardneg.search.vectors import as_tensor
 from hardneg.storage.artifacts import digest_json, is_current, is_published, place_in, read_manifest
+from hardneg.storage.lease import LEASES, sharing
 
 EMBEDDINGS = "embeddings"  # the folder of embeddings in a cache
 AT_ONCE = 256  # queries that are encoded together when only some are asked for
@@ -327,21 +328,24 @@ class Retriever(Guarded):
         if path.parent != self.cache / EMBEDDINGS:  # nothing is made there
             barrier()  # as below, should another process not see them
             return Embeddings.open(path)
-        with self.timed("encode", side=side, tokens=0, cached=is_published(path)) as facts:
+        ready = is_published(path)
+        held = contextlib.nullcontext() if ready else sharing(self.cache / LEASES / path.name)
+        with self.timed("encode", side=side, tokens=0, cached=ready) as facts:
 
             def counted(done: int, total: int) -> None:
                 facts["tokens"] = done  # not those of the store: it may be cached, whole or in part
 
-            made = encode_side(
-                self.encoder,
-                self.collection,
-                store,
-                path,
-                side=side,
-                encoding=self.encoding,
-                shard=member(),
-                counted=counted,
-            )
+            with held:  # nothing deletes what is being made
+                made = encode_side(
+                    self.encoder,
+                    self.collection,
+                    store,
+                    path,
+                    side=side,
+                    encoding=self.encoding,
+                    shard=member(),
+                    counted=counted,
+                )
             barrier()  # other processes may have shards to make
         return made or Embeddings.open(path)
 

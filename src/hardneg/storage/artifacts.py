@@ -239,12 +239,13 @@ def publish(
     settings, inputs : recorded in the manifest: what made it, and the digests of what it was made from.
     replace : allow an existing artefact to be replaced; versions and pools are published without it.
     """
-    path = Path(path)
+    path = disk.named(path)
+    disk.check_name(path)
     draft = Draft(disk.temporary(path, disk.NEW), path)
     with disk_faults(path):
         disk.make_folder(path.parent)
         disk.sweep(path)
-        if path.exists() and not replace:
+        if os.path.lexists(path) and not replace:
             raise SettingsClash(path)
         try:
             disk.make_folder(draft.path)
@@ -295,21 +296,22 @@ def swap(draft: Path, path: Path, *, replace: bool) -> None:
     aside = disk.temporary(path, disk.OLD)
     try:
         while not _take_place(draft, path, aside, replace=replace):
-            disk.delete(aside)  # another process has published since: the old artefact is not needed
+            disk.retire(aside, path)  # another process has published since: the old artefact is not needed
         disk.sync(path.parent)
     except BaseException:
         if not draft.exists():
-            disk.rename(path, draft)
-        if aside.exists() and not path.exists():
+            with contextlib.suppress(FileNotFoundError):
+                disk.rename(path, draft)
+        if os.path.lexists(aside) and not os.path.lexists(path):
             disk.rename(aside, path)
         disk.forget(aside)
         raise
-    disk.delete(aside)
+    disk.retire(aside, path)
 
 
 def _take_place(draft: Path, path: Path, aside: Path, *, replace: bool) -> bool:
     """Rename the draft to its place; False where another process published there in the same moment."""
-    if path.exists():
+    if os.path.lexists(path):
         if not replace:
             raise SettingsClash(path)
         with contextlib.suppress(FileNotFoundError):  # it steps aside for another process just now

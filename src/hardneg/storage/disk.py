@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 TEMPORARY = ".tmp-"
 BUFFER = 1 << 20
+LONGEST_NAME = 255  # bytes
 NEW, OLD, GONE = "new", "old", "gone"  # roles of temporaries: a draft, what stepped aside for it, what is deleted
 
 watch: Callable[[str, Path, Any], None] | None = None  # set by a test; called with every change before it happens
@@ -120,15 +121,25 @@ def remove(path: Path) -> None:
 
 
 def delete(path: Path) -> None:
-    """Delete a temporary, file or folder, if it is there."""
-    if path.is_dir() and not path.is_symlink():
-        for entry in sorted(path.iterdir()):
-            delete(entry)
-        point("remove", path)
-        path.rmdir()
-    elif os.path.lexists(path):
-        point("remove", path)
-        path.unlink()
+    """Delete a temporary, file or folder, if it is there; another process may be deleting it, too."""
+    with contextlib.suppress(FileNotFoundError):
+        if path.is_dir() and not path.is_symlink():
+            for entry in sorted(path.iterdir()):
+                delete(entry)
+            point("remove", path)
+            path.rmdir()
+        elif os.path.lexists(path):
+            point("remove", path)
+            path.unlink()
+
+
+def retire(aside: Path, path: Path) -> None:
+    """Delete what stepped aside for something new at ``path``, under a name from which nothing is put back."""
+    if os.path.lexists(aside):
+        point("remove", aside)
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(aside, gone := temporary(path, GONE))
+            delete(gone)
 
 
 def forget(path: Path) -> None:
@@ -148,7 +159,7 @@ def publish_file(path: Path, *, sidecar: Path | None = None) -> Iterator[BinaryI
     ----------
     sidecar : a file that describes the replaced file, and is deleted with it.
     """
-    path = Path(path)
+    path = named(path)
     if path.exists() and not path.is_file():  # a rename would replace even a device
         raise ResourceError("NOT_WRITABLE", "this is no plain file", "choose another place", path=path)
     draft = temporary(path, NEW)
@@ -173,7 +184,7 @@ def stepping_aside(path: Path | None) -> Iterator[None]:
 
     A fault in the block brings the file back; only a crash in between does not.
     """
-    if path is None or not path.exists():
+    if path is None or not path.is_file():
         yield
         return
     rename(path, aside := temporary(path, GONE))
@@ -217,12 +228,25 @@ def append_lines(path: Path, data: bytes) -> None:
 def check_writable(path: Path) -> None:
     """Refuse a place where nothing can be written, before anything is computed for it."""
     folder = existing_parent(path)
+    check_name(path)
     with disk_faults(path):
         try:
             with tempfile.TemporaryFile(dir=folder) as probe:  # gone whatever happens
                 probe.write(b"x")
         except FileNotFoundError as fault:  # as in /proc, where nobody makes files
             raise PermissionError(errno.EPERM, os.strerror(errno.EPERM)) from fault
+
+
+def check_name(path: Path) -> None:
+    """Refuse a name that is so long that no name of a draft can hold it."""
+    if (over := len(os.fsencode(temporary(path, GONE).name)) - LONGEST_NAME) > 0:
+        what = f"the name is {over} bytes too long, since drafts have longer ones"
+        raise ResourceError("NOT_WRITABLE", what, "choose a shorter name", path=path)
+
+
+def named(path: Path) -> Path:
+    """The path, absolute if it ends in no name, as ``.`` does."""
+    return Path(path) if Path(path).name not in ("", "..") else Path(os.path.abspath(path))
 
 
 # ---------------------------------------------------------------- temporaries
@@ -261,11 +285,14 @@ def stale_below(folder: Path) -> Iterator[tuple[Path, str, Path]]:
 def sweep(path: Path) -> None:
     """Delete what dead processes left of attempts to publish at ``path``, and what they did not finish deleting.
 
-    An old artefact that stepped aside for one that never came is put back.
+    An old artefact that stepped aside for one that never came is put back. What is left of something else, and
+    cannot be deleted, stays for its owner.
     """
     for leftover, role, place in list(stale(path.parent)):
-        if role == GONE or place == path:
+        if place == path:
             settle(leftover, role, place)
+        elif role == GONE:
+            forget(leftover)
 
 
 def sweep_below(folder: Path) -> None:
@@ -277,8 +304,9 @@ def sweep_below(folder: Path) -> None:
 def settle(leftover: Path, role: str, place: Path) -> None:
     """Put an old artefact back where nothing has taken its place; delete any other temporary."""
     with disk_faults(place):
-        if role == OLD and not place.exists():
-            rename(leftover, place)
+        if role == OLD and not os.path.lexists(place):
+            with contextlib.suppress(FileNotFoundError):  # another process has put it back
+                rename(leftover, place)
         else:
             delete(leftover)
 

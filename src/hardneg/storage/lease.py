@@ -20,6 +20,7 @@ from hardneg.storage.os_errors import disk_faults, elsewhere
 log = logging.getLogger(__name__)
 
 LOCK = ".lock"
+LEASES = "leases"  # the folder of a cache in which the processes that make something there hold locks
 NAME_SECONDS = 1.0  # how long a new holder may take to write its name
 LOOK_SECONDS = 1.0  # the most that the time between two looks of an observer counts as silence
 
@@ -63,6 +64,35 @@ def lease(directory: Path) -> Iterator[None]:
             point("write", directory / LOCK)
             os.ftruncate(handle, 0)
             os.pwrite(handle, f"{_own_name()}\n".encode(), 0)
+        yield
+    finally:
+        if handle in _held:  # not in a process that was forked in the block
+            _held.discard(handle)
+            os.close(handle)
+
+
+@contextlib.contextmanager
+def sharing(directory: Path) -> Iterator[None]:
+    """Hold ``directory`` together with others that hold it in this way; :func:`lease` refuses it meanwhile.
+
+    Where the disk has no locks, nothing is held.
+
+    Raises
+    ------
+    BusyError : another process holds it alone.
+    """
+    with disk_faults(directory):
+        make_folder(directory)
+        handle = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        _held.add(handle)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError as fault:
+            what = f"in use by {_holder(handle)}"
+            raise BusyError("IN_USE", what, "wait for it or stop it", path=directory) from fault
+        except OSError:
+            log.debug("%s: this disk has no locks", directory)
         yield
     finally:
         if handle in _held:  # not in a process that was forked in the block
@@ -159,7 +189,7 @@ def holding(out: Path, cache: Path) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(lease(cache / "leases" / digest_json(str(out.resolve()))[:32]))
+            stack.enter_context(lease(cache / LEASES / digest_json(str(out.resolve()))[:32]))
         except BusyError as fault:
             raise BusyError(fault.code, fault.what, fault.fix, path=out) from fault
         yield
