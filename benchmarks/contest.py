@@ -173,7 +173,9 @@ def shown(key: str, value: Any) -> bool:
     return isinstance(value, int | float | str) and not key.startswith("_")
 
 
-def _row(worker: Worker, ours: Worker, peaks: Mapping[str, Mapping[str, float]], contest: Contest) -> dict[str, Any]:
+def _row(
+    worker: Worker, ours: Worker, peaks: Mapping[str, Mapping[str, float]], contest: Contest
+) -> dict[str, Any]:
     median = statistics.median(worker.times)
     rate = contest.units[0] / median
     ratios = [theirs / mine for theirs, mine in zip(worker.times, ours.times, strict=True)]

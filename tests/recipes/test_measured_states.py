@@ -423,6 +423,33 @@ def test_an_experiment_is_evaluated_on_the_queries_that_it_held_out(train, world
     assert {row["difference"] for row in hn.compare([out, out], split="dev")} == {0}
 
 
+def test_an_experiment_with_a_test_of_another_name_is_judged_by_that(train, world, tmp_path):
+    """As on MS MARCO, whose split ``test`` has no judgements: training is tested on ``dev``."""
+    collection = collection_of(world.collection)
+    options = {
+        "cache": tmp_path / "cache",
+        "device": "cpu",
+        **SMALL,
+        **ALL["warmup"],
+        "splits": hn.Splits(dev="none", test="dev"),
+    }
+    options = {name: value for name, value in options.items() if name not in ("measure_every", "keep", "patience")}
+    out = tmp_path / "exp"
+    results = hn.train("warmup", collection.path, world.calm, out, **options)
+    mean = pytest.approx(results["test"]["final"]["RR@10"])
+    assert hn.evaluate(out, measures="RR@10")["measures"]["RR@10"] == mean
+    (row,) = hn.compare([out, out], measures="RR@10")
+    assert row["ties"] == len(collection.qrels("dev"))
+    with pytest.raises(ArtifactError, match=r"NO_RUN: .* on split 'dev'; give --split test, or "):
+        hn.evaluate(out, split="dev")
+    other = tmp_path / "other"
+    hn.train("warmup", collection.path, world.calm, other, **options | {"splits": hn.Splits(dev="none")})
+    with pytest.raises(
+        InputError, match=r"other: NO_OVERLAP: it was tested on the split 'test', and .*exp on 'dev'"
+    ):
+        hn.compare([out, other])
+
+
 def test_dev_is_judged_on_drawn_queries_and_compared_on_the_smallest_draw(train, world):
     results, few = train("warmup", "few", test="none", measure_every=2, dev_queries=5)
     _, more = train("warmup", "more", test="none", dev_queries=9)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hardneg as hn
-from hardneg.api.audit import Sampling, _runs_of, open_world
+from hardneg.api.audit import Sampling, _runs_of, cell_of, open_world
 from hardneg.api.reopen import experiment_data
 from hardneg.cli.ending import has_negatives
 from hardneg.data.collection import Collection
@@ -64,6 +64,18 @@ def labelled(path, **labels):
     lines = [f"{query}\t{passage}\t{label}\n" for label, pairs in labels.items() for query, passage in pairs]
     path.write_text(HEADER + "".join(lines))
     return path
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "cell"),
+    [
+        ("passage_id", "a\u00a0b  c ", "a\u00a0b  c "),
+        ("positive_id", "a\tb", "a b"),
+        ("query", "a\u00a0b  c\td", "a b c d"),
+    ],
+)
+def test_a_table_keeps_ids_as_they_are(column, text, cell):
+    assert cell_of(column, text) == cell
 
 
 # ---------------------------------------------------------------- the audit

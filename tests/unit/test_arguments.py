@@ -356,6 +356,22 @@ def test_lists_of_other_shapes_that_can_mean_one_thing_are_taken(tmp_path):
     assert (by_id.passage_ids[0], by_id.texts[0]) == ("p1", "text")
 
 
+@pytest.mark.parametrize("kind", [int, np.int64])
+def test_ids_may_be_integers_as_tables_have_them(tmp_path, kind):
+    texts = Collection.from_lists(
+        [("1", "text"), ("2", "more")], {"7": "a"}, {"dev": {"7": ["2"]}}, answers={"7": ["x"]}, to=tmp_path / "a"
+    )
+    one, two, seven = kind(1), kind(2), kind(7)
+    for number, graded in enumerate(([two], {two}, {two: 1})):
+        passages = [(one, "text"), {"id": two, "text": "more"}]
+        found = Collection.from_lists(
+            passages, {seven: "a"}, {"dev": {seven: graded}}, answers={seven: ["x"]}, to=tmp_path / f"b{number}"
+        )
+        assert found.digest == texts.digest
+    with pytest.raises(InputError, match="BAD_QUERY: a query is given as"):
+        Collection.from_lists([(one, "text")], [(1.5, "a")], to=tmp_path / "c")
+
+
 @pytest.mark.parametrize(
     ("call", "line"),
     [

@@ -13,7 +13,7 @@ from typer.main import get_command
 from hardneg.api.recipes import RECIPES, plan, settings_of
 from hardneg.cli import app
 from hardneg.config import NAMED, read_presets
-from hardneg.errors import Faults, HardnegError
+from hardneg.errors import Faults, HardnegError, SettingsError
 from hardneg.foreign_names import OURS
 from hardneg.recipes.described import PRESETS, TABLE, all_facts, described
 from hardneg.recipes.usual import USUAL
@@ -79,6 +79,20 @@ def test_epochs_win_over_the_steps_and_bounds_of_a_preset():
     assert settings.horizon(64) == 2
     bounded = settings_of("star", "finetune", None, ["min_steps=5"], usual={"epochs": 1.0})
     assert bounded.horizon(64) == 5
+
+
+@pytest.mark.parametrize("recipe", ["star", "ance", "ranker", "ar2"])
+def test_more_epochs_than_steps_can_be_counted_are_refused(recipe):
+    settings = settings_of(recipe, "finetune", usual={"epochs": 1e308})
+    count = settings.for_data if recipe in ("ance", "ar2") else settings.horizon
+    with pytest.raises(SettingsError, match=r"BAD_SETTING: 1e\+308 epochs are \S+ steps; give fewer epochs"):
+        count(64)
+
+
+def test_names_of_a_thousand_parts_are_refused_in_lines():
+    deep = "a" + ".a" * 1500
+    with pytest.raises(HardnegError):
+        settings_of("star", None, None, [f"{deep}=1", f"{deep}=2"])
 
 
 @pytest.mark.parametrize(
@@ -187,6 +201,18 @@ def test_a_file_holds_data_model_and_out_too(hardneg, world, tmp_path):
     (tmp_path / "c.toml").write_text("data = 3")
     status, _, err = hardneg("train", "star", "--config", tmp_path / "c.toml", "--dry-run")
     assert (status, err) == (2, f"{tmp_path}/c.toml: BAD_SETTING: data = 3; give a text\n")
+
+
+@pytest.mark.parametrize("name", ["data", "model", "out"])
+def test_an_empty_place_in_a_file_is_not_the_current_folder(hardneg, world, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    names = {"data": str(world[0].path), "model": str(world[1]), "out": "e", name: " "}
+    (tmp_path / "c.toml").write_text("\n".join(f"{key} = {json.dumps(value)}" for key, value in names.items()))
+    status, _, err = hardneg("train", "star", "--config", "c.toml", "--dry-run")
+    assert (status, err) == (
+        2,
+        f"USAGE: {name} is empty in the file of --config; give it, or leave it out there\n",
+    )
 
 
 def test_a_file_may_name_places_in_the_home_folder(hardneg, world, tmp_path, monkeypatch):

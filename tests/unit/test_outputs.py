@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -139,6 +140,28 @@ def test_integers_that_nothing_holds_are_refused(world, made, tmp_path):
         with pytest.raises(HardnegError, match="BAD_SETTING"):
             call()
     assert hn.settings_of("star", seed=(1 << 63) - 1).seed == (1 << 63) - 1
+
+
+@pytest.mark.parametrize("name", ["content/passages.texts.utf8", "content/new.trec", "new.trec", "manifest.json"])
+def test_no_file_is_written_into_an_artefact(world, made, tmp_path, name):
+    inside = shutil.copytree(world.collection.path, tmp_path / "collection")
+    before = {path: path.read_bytes() for path in inside.rglob("*") if path.is_file()}
+    (tmp_path / "link").symlink_to(inside / "content")
+    places = [inside / name, *([tmp_path / "link" / name[8:]] if name.startswith("content/") else [])]
+    for place in places:
+        with pytest.raises(SettingsError, match=r"EXISTS: this (file is a part of|place lies in a collection)"):
+            hn.fuse([made / "a.trec", made / "b.trec"], place)
+    assert {path: path.read_bytes() for path in inside.rglob("*") if path.is_file()} == before
+    hn.verify(inside)
+
+
+def test_the_description_of_a_run_is_not_overwritten(world, made):
+    for run in ("a.trec", "new.trec"):
+        with pytest.raises(
+            SettingsError, match=r"EXISTS: names that end in \.manifest\.json are those of the files"
+        ):
+            hn.evaluate(made / "a.trec", data=world.collection, per_query=made / f"{run}.manifest.json")
+    hn.evaluate(made / "a.trec", data=world.collection)
 
 
 def test_the_list_of_the_cache_has_the_runs_of_mining(world, tmp_path):

@@ -116,6 +116,7 @@ def test_plan_and_train_have_one_signature():
         {"preset": "demo", "learning_rate": "fast"},
         {"preset": "demo", "learning_rat": 1.0},
         {"preset": "demo", "seeds": 0},
+        {"preset": "demo", "seeds": 20260101},
         {"preset": "demo", "seeds": 2, "role": "trainer"},
         {"preset": "demo", "splits": hn.Splits(train="tain")},
         {"preset": "demo", "device": "gpu"},
@@ -193,4 +194,5 @@ def test_two_models_to_filter_by_are_refused(world, given):
     common = {"steps": 3, "relative_margin": 0.1}
     with pytest.raises(HardnegError, match=r"filter_by = (start|miner), and .* is given to filter by"):
         preparing.prepare(RECIPES["star"], *world, None, filter_by=world[1], **common, **given)
-    preparing.prepare(RECIPES["star"], *world, None, filter_by=world[1], overrides=["filter_by=given"], **common)
+    for same in ("filter_by=given", 'filter_by = "given"'):
+        preparing.prepare(RECIPES["star"], *world, None, filter_by=world[1], overrides=[same], **common)

@@ -107,6 +107,15 @@ def test_no_split_is_chosen_without_judgements_and_one_line_says_which(tmp_path,
         assert part is None or (part.grades > 0).any()
 
 
+def test_the_line_counts_what_is_trained_on(tmp_path):
+    queries = {f"q{i}": f"query {i}" for i in range(8)}
+    judged = {name: {"p": int(i != 3)} for i, name in enumerate(queries)}
+    data = Collection.from_lists([("p", "a text"), ("o", "other")], queries, {"train": judged}, to=tmp_path / "c")
+    found = choose_splits(data, dev="none")
+    assert found.chosen.startswith("splits: train 'train' (7 queries, 1 without a positive left out); dev none")
+    assert len(found.train) == 7
+
+
 def test_what_the_user_names_and_cannot_be_measured_is_a_fault_that_names_what_can(tmp_path):
     made = collection(tmp_path / "c", {"train": True, "dev": False, "dev.small": True, "eval": False})
     with pytest.raises(InputError, match=r"NO_RELEVANT: split 'dev' has 20 queries .*dev.small"):

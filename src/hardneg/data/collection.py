@@ -145,7 +145,7 @@ class Collection(Shown):
         queries : text by id, or (id, text) or mappings with ``id`` and ``text``. Without queries the collection is
             a corpus alone, which can be encoded and searched.
         qrels : by split and query id, either {passage id: grade} or a list of passage ids (grade 1).
-        answers : by query id.
+        answers : by query id. All ids may be integers, which are read as their digits.
         language : of the passages, by name or ISO code; it decides how BM25 makes terms of them.
         to : the folder to publish; by default a folder of the user's cache, named after the content.
         allow_empty, allow_unjudged, on_duplicate : as for an import.

@@ -15,7 +15,7 @@ from hardneg.arguments import checked
 from hardneg.data.checks import OnDuplicate, Rules
 from hardneg.data.collection import KIND, Collection, cached_place, publish_source
 from hardneg.data.formats import beir, dpr, hub, irds, msmarco, pairs, pydocs, qa, tevatron, trec_folder
-from hardneg.data.formats.columns import corpus_columns, pair_columns, unknown_columns
+from hardneg.data.formats.columns import any_pair_columns, corpus_columns, unknown_columns
 from hardneg.data.formats.lines import PACKED, UNPACK, packed
 from hardneg.data.formats.tables import SUFFIXES, columns_of, suffix_of
 from hardneg.data.languages import language_named
@@ -222,7 +222,7 @@ def kind_of_file(path: Path) -> str | None:
         columns = tuple(columns_of(path))
     except InputError:
         return None  # a reader of the file will say what is wrong
-    if pair_columns(columns):
+    if any_pair_columns(columns):
         return "pairs"
     if {"positive_passages", "positive_document_ids"} & {*columns}:
         return "tevatron"

@@ -9,6 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -167,6 +168,7 @@ def source_from_lists(
     """
     told = [passage_record(passage) for passage in items_of(passages, "passages", PASSAGE_FORM)]
     pairs = [query_pair(query) for query in items_of(queries, "queries", "text by id, or (id, text) pairs")]
+    qrels, answers = judged_by_texts(qrels), by_texts(answers)
     check_qrels(qrels)
     check_given_answers(answers)
     asked = {query_id for query_id, _ in pairs}
@@ -181,6 +183,35 @@ def source_from_lists(
 
     streams = (lambda: iter(told), query_records, lambda: judgement_records(qrels))
     return Source("lists", *streams, {"lists": _digest_streams(streams)})
+
+
+def id_given(value: Any) -> Any:
+    """An id as it is given; an integer, as tables of pandas have them, is read as its digits."""
+    return str(int(value)) if isinstance(value, Integral) and not isinstance(value, bool) else value
+
+
+def by_texts(found: Any) -> Any:
+    """A mapping with its keys as texts; what is no mapping, or would lose a key by that, stays as it is."""
+    if not isinstance(found, Mapping):
+        return found
+    renamed = {id_given(key): value for key, value in found.items()}
+    return renamed if len(renamed) == len(found) else found
+
+
+def judged_by_texts(qrels: Any) -> Any:
+    """Judgements with all ids as texts, where they are of the right shape."""
+
+    def of_query(graded: Any) -> Any:
+        if isinstance(graded, Set) and not isinstance(graded, Mapping):
+            return {*map(id_given, graded)}
+        listed = isinstance(graded, Sequence) and not isinstance(graded, str | bytes)
+        return [*map(id_given, graded)] if listed else by_texts(graded)
+
+    def of_split(judged: Any) -> Any:
+        named = by_texts(judged)
+        return {one: of_query(graded) for one, graded in named.items()} if isinstance(named, Mapping) else judged
+
+    return {split: of_split(judged) for split, judged in qrels.items()} if isinstance(qrels, Mapping) else qrels
 
 
 RECORDS = {"to_dicts": "polars' to_dicts()", "to_dict": "pandas' to_dict('records')"}  # of tables
@@ -251,7 +282,7 @@ def passage_record(passage: PassageLike) -> PassageRecord:
         parts = (passage[0], untold(passage[1]) if len(passage) == 3 else "", passage[-1])
     if not parts:
         raise InputError("BAD_PASSAGE", f"a passage is given as {described(passage)}", f"give {PASSAGE_FORM}")
-    return PassageRecord(*parts)
+    return PassageRecord(id_given(parts[0]), *parts[1:])
 
 
 def untold(title: Any) -> Any:
@@ -277,6 +308,7 @@ def query_pair(query: QueryLike) -> tuple[str, str]:
         parts = fields_of(query, "BAD_QUERY", "query")
     elif isinstance(query, Sequence) and not isinstance(query, str | bytes) and len(query) == 2:
         parts = tuple(query)
+    parts = (id_given(parts[0]), *parts[1:]) if parts else ()
     if not parts or not isinstance(parts[0], str):
         what = f"a query is given as {described(query)}"
         raise InputError("BAD_QUERY", what, "give text by id, (id, text), or a mapping with id and text")

@@ -235,8 +235,12 @@ def choose_splits(
     names = ChosenSplits(
         train, dev_name, None if testing is None else test, held_out, seed, dev_queries, held_out > 0
     )
-    chosen = f"splits: train '{train}' ({counted(len(training), 'query')}); dev {dev_said}; test {test_said}"
     positives = training.positives()
+    usable = int(np.count_nonzero((spans(positives.offsets) > 0) | has_answer(collection, training)))
+    told = counted(usable, "query")
+    if usable < len(training):
+        told += f", {len(training) - usable:,} without a positive left out"
+    chosen = f"splits: train '{train}' ({told}); dev {dev_said}; test {test_said}"
     return TrainingData(collection, positives, developing, testing, held_out, chosen=chosen, names=names)
 
 

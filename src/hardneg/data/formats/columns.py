@@ -5,11 +5,14 @@ The conventions are those of sentence-transformers (``anchor, positive, negative
 ``neg_scores``), and a corpus of ``id``, ``title`` and ``text``. Upper and lower case mean the same. In CSV and
 TSV a list is written as JSON in a cell. Passages have no ids: the id of a passage is a hash of its text, and so is
 that of a query without a column ``query_id``.
+
+A query may also name its positives by their ids, where a corpus with these ids stands beside it.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import json
 import re
@@ -23,7 +26,7 @@ from typing import Any, NamedTuple
 
 from hardneg.data.formats.contexts import IDS, Place, text_id
 from hardneg.data.formats.faults import Unread, refuse
-from hardneg.data.formats.lines import Fields, described, empty_file, id_of, text_of
+from hardneg.data.formats.lines import Fields, described, empty_file, id_of, ids_of, text_of
 from hardneg.data.formats.tables import CSV, TSV, suffix_of
 from hardneg.data.record_source import GivenRecord, JudgementRecord, PassageRecord, QueryRecord
 from hardneg.errors import InputError
@@ -42,6 +45,23 @@ POSITIVES = (
     "sentence2",
     "text",
 )
+POSITIVE_IDS = (
+    "positive_id",
+    "positive_ids",
+    "document_id",
+    "document_ids",
+    "doc_id",
+    "docid",
+    "passage_id",
+    "passage_ids",
+    "psg_id",
+    "pid",
+    "corpus_id",
+    "context_id",
+    "answer_id",
+    "text_id",
+)
+NAMES_IDS = re.compile(r".*(?:[_\- ]|\b|doc)ids?")  # of a column that holds ids, and no texts
 HEADING = 4  # words of the longest name of a column that is no text
 NEGATIVE = re.compile(r"(?:hard_?)?neg(?:ative)?s?[_-]?\d*")
 SCORES = ("score", "label", "similarity_score")
@@ -58,7 +78,10 @@ Rows = Iterable[tuple[int, Fields]]
 
 
 class PairColumns(NamedTuple):
-    """The columns of pairs by what they hold; ``taught`` are the lists of scores of positives and negatives."""
+    """The columns of pairs by what they hold.
+
+    ``taught`` are the lists of scores of positives and negatives; ``by_id``: ``positive`` holds ids, and no texts.
+    """
 
     query: str
     positive: str
@@ -66,6 +89,7 @@ class PairColumns(NamedTuple):
     score: str | None
     query_id: str | None
     taught: tuple[str | None, str | None]
+    by_id: bool = False
 
     @property
     def used(self) -> frozenset[str]:
@@ -84,7 +108,7 @@ class CorpusColumns(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """A row of pairs; ``grade`` is 1 unless a score says otherwise."""
+    """A row of pairs; ``grade`` is 1 unless a score says otherwise; ``ids`` are positives named by their ids."""
 
     query_id: str
     query: str
@@ -94,6 +118,7 @@ class Pair(NamedTuple):
     place: Place
     positive_scores: Sequence[float] = ()
     negative_scores: Sequence[float] = ()
+    ids: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -124,13 +149,29 @@ def pair_columns(names: tuple[str, ...]) -> PairColumns | None:
 
 
 @lru_cache(maxsize=4096)
+def judged_columns(names: tuple[str, ...]) -> PairColumns | None:
+    """The columns of pairs whose positives are named by their ids; None if there is no query or no such id."""
+    by_name = {name.strip().casefold(): name for name in reversed(names)}
+    query, ids = _first(by_name, QUERIES), _first(by_name, POSITIVE_IDS)
+    if query is None or ids is None or any(name in by_name for name in (*OF_OTHERS, *POSITIVES)):
+        return None
+    query_id = _first(by_name, QUERY_IDS)
+    return PairColumns(query, ids, (), _first(by_name, SCORES), query_id, (None, None), by_id=True)
+
+
+def any_pair_columns(names: tuple[str, ...]) -> PairColumns | None:
+    """The columns of pairs, with the texts or with the ids of positives."""
+    return pair_columns(names) or judged_columns(names)
+
+
+@lru_cache(maxsize=4096)
 def corpus_columns(names: tuple[str, ...]) -> CorpusColumns | None:
     """The columns of a corpus among ``names``; None if there is no text, or a query or judgement besides."""
     by_name = {name.strip().casefold(): name for name in reversed(names)}
     text = _first(by_name, TEXTS)
     if text is None or any(name in by_name for name in (*OF_OTHERS, *QUERIES)):
         return None
-    return CorpusColumns(text, _first(by_name, (*IDS, "pid")), _first(by_name, ("title",)))
+    return CorpusColumns(text, _first(by_name, (*IDS, "pid", "document_id")), _first(by_name, ("title",)))
 
 
 def _first(by_name: Mapping[str, str], wanted: Sequence[str]) -> str | None:
@@ -143,9 +184,15 @@ def unknown_columns(path: Path, names: Sequence[str], line: int | None = None) -
         return empty_file(path)
     shown = f"the columns are {', '.join(names) or 'none'}"
     known = [*QUERIES, *POSITIVES, *TEXTS, "negative"]
-    near = {name: difflib.get_close_matches(name.strip().casefold(), known, 1, 0.7) for name in names}
+    texts = [name for name in names if not NAMES_IDS.fullmatch(name.strip().casefold())]
+    near = {name: difflib.get_close_matches(name.strip().casefold(), known, 1, 0.7) for name in texts}
     named = ", ".join(f"{name!r} to {found[0]!r}" for name, found in near.items() if found and found[0] != name)
     fix = f"rename {named}" if named else f"rename them: {_nearest(names)}"
+    ids = [name for name in names if name not in texts and name.strip().casefold() not in (*IDS, *QUERY_IDS)]
+    if ids and not named:
+        fix = (
+            f"if {ids[-1]!r} holds ids of passages, call it 'document_id', and add a table of their ids and texts"
+        )
     if not named and in_cells(path) and any(len(name.split()) > HEADING for name in names):
         fix = "put a first line with the names of the columns, such as anchor and positive"
     what = f"{shown:.300}; looked for {LOOKED_FOR}"
@@ -181,7 +228,7 @@ def pairs_of(table: Table) -> Iterator[Pair]:
     """The rows of a table of pairs; a row that lacks a text or a score that is needed is a fault."""
     for line, fields in table.rows():
         place = Place(table.path, line)
-        columns = pair_columns(tuple(fields))
+        columns = any_pair_columns(tuple(fields))
         if columns is None:
             refuse(no_pair(table.path, list(fields), line))
             continue
@@ -193,10 +240,12 @@ def pairs_of(table: Table) -> Iterator[Pair]:
 def _pair(columns: PairColumns, fields: Fields, place: Place) -> Pair:
     query = text_of(fields, columns.query, *place)
     query_id = text_id(query) if columns.query_id is None else id_of(fields, columns.query_id, *place)
+    grade = 1 if columns.score is None or columns.negatives else grade_in(fields, columns.score, place)
+    if columns.by_id:
+        return Pair(query_id, query, [], [], grade, place, ids=ids_in(fields, columns.positive, place))
     positives = texts_in(fields, columns.positive, place)
     negatives = [text for name in columns.negatives for text in texts_in(fields, name, place) if text]
     taught = _taught(columns, fields, len(positives), len(negatives), place)
-    grade = 1 if columns.score is None or columns.negatives else grade_in(fields, columns.score, place)
     return Pair(query_id, query, positives, negatives, grade, place, *taught)
 
 
@@ -216,6 +265,20 @@ def texts_in(fields: Fields, name: str, place: Place) -> list[str]:
     what = f"the field {name!r} is {found:.60}, neither a text nor a list of texts"
     refuse(InputError("WRONG_TYPE", what, "correct it", path=place.path, line=place.line))
     return []
+
+
+def ids_in(fields: Fields, name: str, place: Place) -> list[str]:
+    """The ids in a field: one id or a list of them, in CSV and TSV written as JSON; none if it is null."""
+    value = fields.get(name)
+    if isinstance(value, str) and value.startswith("[") and in_cells(place.path):
+        with contextlib.suppress(ValueError, RecursionError):
+            value = json.loads(value)
+    if isinstance(value, list):
+        return ids_of({name: value}, name, *place)
+    if value is None:
+        return []
+    found = id_of(fields, name, *place)
+    return [] if isinstance(found, Unread) else [found]
 
 
 def in_cells(path: Path) -> bool:
@@ -317,7 +380,7 @@ def pair_passages(
 def count_ignored(table: Table, ignored: Counter[str]) -> None:
     """Count the columns of a table's first row that are not read, once a table."""
     _, fields = next(iter(table.rows()), (1, {}))
-    columns = pair_columns(tuple(fields))
+    columns = any_pair_columns(tuple(fields))
     ignored.update(set() if columns is None else fields.keys() - columns.used)
 
 
@@ -337,9 +400,9 @@ def pair_judgements(tables: Iterable[Table], known: Mapping[str, str]) -> Iterat
     seen: set[tuple[str, str, str, int]] = set()
     for table in tables:
         for pair in pairs_of(table):
-            for text in pair.positives:
-                passage_id = text_id(text)
-                key = (table.split, pair.query_id, known.get(passage_id, passage_id), pair.grade)
+            texts = map(text_id, pair.positives)
+            for passage_id in (*(known.get(one, one) for one in texts), *pair.ids):
+                key = (table.split, pair.query_id, passage_id, pair.grade)
                 if key not in seen:
                     seen.add(key)
                     yield JudgementRecord(*key, *pair.place)

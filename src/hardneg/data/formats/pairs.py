@@ -4,8 +4,9 @@ A place is a file or a folder: ``train.jsonl``, ``.json``, ``.csv``, ``.tsv``, `
 ``datasets`` wrote by ``save_to_disk``. A folder is looked through one level deep. The split is the word train,
 dev, validation, valid, val or test in a file's name, else in the name of its folder; without such a word it is
 train. validation, valid and val are called ``dev``. A file of a text column, and maybe id and title, is a
-corpus: its passages come first, and a positive or negative with the text of one of them is that passage. A
-corpus alone has no queries: it can be encoded and searched.
+corpus: its passages come first, and a positive or negative with the text of one of them is that passage. Beside
+a corpus with ids, a column such as ``document_id`` may name the positives by their ids. A corpus alone has no
+queries: it can be encoded and searched.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from typing import NamedTuple
 
 from hardneg.data.formats.columns import (
     Table,
+    any_pair_columns,
     corpus_columns,
     corpus_passages,
-    pair_columns,
     pair_judgements,
     pair_negatives,
     pair_passages,
@@ -121,11 +122,18 @@ def passages_known(found: Found) -> dict[str, str]:
         for text in (*pair.positives, *pair.negatives)
     }
     known: dict[str, str] = {}
+    ids = 0
     for passage in corpus_passages(found.corpus):
+        ids += text_id(passage.id) in wanted
         texts = [passage.text, *([f"{passage.title} {passage.text}"] if passage.title else [])]
         for named in map(text_id, texts):
             if named in wanted:
                 known.setdefault(named, passage.id)
+    if ids > len(wanted) // 2:
+        what = (
+            f"{ids:,} of {len(wanted):,} texts of the pairs are ids of the passages in {found.corpus[0].path.name}"
+        )
+        raise InputError("UNKNOWN_COLUMNS", what, "call their column 'document_id'", path=found.pairs[0].path)
     return known
 
 
@@ -140,17 +148,25 @@ def find_tables(place: Path) -> Found:
     InputError : a table has columns that no convention knows, or stands there twice.
     """
     found = Found([], [])
-    files = table_files(place)
+    files, by_id, without = table_files(place), [], []
     for path in files:
         table, columns = Table(split_of(path, place), path, partial(read_rows, path)), columns_of(path)
-        if pair_columns(tuple(columns)):
+        if named := any_pair_columns(tuple(columns)):
             found.pairs.append(table)
+            by_id += [(path, named.positive)] if named.by_id else []
         elif plain := headless(path, columns):
             found.corpus.append(Table("", path, plain))
-        elif corpus_columns(tuple(columns)):
+        elif of_corpus := corpus_columns(tuple(columns)):
             found.corpus.append(table)
+            without += [path] if of_corpus.id is None else []
         elif suffix_of(path) != JSON[0] or len(files) == 1:  # other JSON may stand in a folder
             raise unknown_columns(path, columns)
+    if by_id and (without or not found.corpus):
+        path, name = by_id[0]
+        what = f"the column {name!r} holds ids of passages, and "
+        what += f"{without[0].name} has none" if without else "there is no table of the passages"
+        fix = "give a folder that also has a table with the columns id and text, such as corpus.csv"
+        raise InputError("UNKNOWN_COLUMNS", what, fix, path=path)
     return found
 
 
