@@ -260,7 +260,7 @@ def test_a_flipped_byte_is_found(tmp_path):
         ({"passages": [("p", "a\0b")]}, "NUL: the passage text of 'p' holds a NUL"),
         ({"passages": [("p\0", "ab")]}, "NUL: the passage id holds a NUL"),
         ({"passages": [("p", "a\ud800b")]}, "BAD_UNICODE"),
-        ({"passages": [(7, "text")]}, "WRONG_TYPE: the passage id is 7, not a string"),
+        ({"passages": [(7.5, "text")]}, "WRONG_TYPE: the passage id is 7.5, not a string"),
         ({"passages": ["text"]}, "BAD_PASSAGE"),
         ({"passages": [("p", 7, "text")]}, "WRONG_TYPE: the title of 'p' is 7, not a string"),
         ({"passages": [{"id": "p", "body": "a"}]}, "BAD_PASSAGE: .* without 'text'; its fields are id, body"),

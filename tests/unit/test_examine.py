@@ -139,6 +139,13 @@ def test_texts_without_blanks_are_measured_in_characters(tmp_path):
     assert "Half of the passages have at most 9 characters, 95 % at most 9." in found["said"]
 
 
+@pytest.mark.parametrize(("text", "told"), [("{}", True), ("number {}", False)])
+def test_passages_that_may_be_ids_are_told(tmp_path, text, told):
+    passages = [(f"p{i}", text.format(1000 + i)) for i in range(9)]
+    data = Collection.from_lists(passages, {"q": "what is it"}, {"train": {"q": ["p1"]}}, to=tmp_path / "c")
+    assert any("call their column `document_id`" in line for line in hn.examine(data)["advice"]) == told
+
+
 def test_advice_follows_from_what_was_found(tmp_path):
     told = " ".join(hn.examine(world(tmp_path))["advice"])
     for part in (

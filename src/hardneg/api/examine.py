@@ -231,7 +231,13 @@ def leak_advice(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def length_advice(facts: Mapping[str, Any]) -> Iterator[str]:
-    """Advice about texts that the model cuts."""
+    """Advice about passages that are no texts, and about texts that the model cuts."""
+    lengths = facts["lengths"]
+    if "queries" in lengths and lengths["passages"]["median"] == 1:
+        yield (
+            "Most passages are one word. If these are ids of documents, call their column `document_id`, and put "
+            "the documents (id, text) into the same folder."
+        )
     for name, tokens in facts.get("tokens", {}).items():
         if tokens["share"] > OFTEN_CUT and name == "passages":
             yield (
