@@ -5,8 +5,10 @@ import json
 import pytest
 
 import hardneg as hn
+from hardneg.api.convert import convert
 from hardneg.data.checking import check_import
 from hardneg.errors import InputError
+from hardneg.negatives.pool import load_pool
 
 CORPUS = "id;title;text\n17;Bash;A shell, which\n18;Make;Builds\n19;Zip;Packs\n"
 
@@ -94,11 +96,77 @@ def test_ids_in_the_column_of_a_text_are_not_taken_for_texts(folder, tmp_path):
     assert check_import(str(folder)).faults
 
 
+@pytest.mark.parametrize("first", [{"positive": "Builds", "doc_id": "18"}, {"doc_id": "18"}])
+def test_a_table_names_all_positives_in_one_way(folder, tmp_path, first):
+    """Otherwise a record that lacks its text would be judged by another column."""
+    rows = [{"query": "a", **first}, {"query": "b", "doc_id": "17"}, {"query": "c", "positive": "Packs"}]
+    (folder / "train.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    line = 2 if "positive" in first else 1  # the first one without a text
+    with pytest.raises(InputError, match=rf"train.jsonl:{line}: (MISSING_FIELD|UNKNOWN_COLUMNS)"):
+        hn.import_collection(str(folder), tmp_path / "c")
+
+
+def test_passages_of_one_document_are_numbered_beside_texts(folder, tmp_path):
+    (folder / "corpus.csv").write_text("document_id,chunk,text\n1,0,aa\n1,1,bb\n")
+    (folder / "train.csv").write_text("query,positive\nx,bb\n")
+    found = hn.import_collection(str(folder), tmp_path / "c")
+    assert judged(found, "train") == {"x": {"1": 1}}
+    assert list(found.passage_ids) == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("corpus", "train"),
+    [
+        ("id,text\nParis,Paris\nRome,Rome\n", "query,positive\nof France,Paris\nof Italy,Rome\n"),
+        ("text\n0\n1\n2\n3\n", "query,answer\none plus one,2\ntwo plus one,3\n"),
+    ],
+)
+def test_a_text_may_be_what_an_id_or_a_number_is(folder, tmp_path, corpus, train):
+    (folder / "corpus.csv").write_text(corpus)
+    (folder / "train.csv").write_text(train)
+    found = hn.import_collection(str(folder), tmp_path / "c")
+    assert sum(map(len, judged(found, "train").values())) == 2
+
+
+@pytest.mark.parametrize(
+    ("names", "fix"),
+    [
+        ("query,passage_text,passage_id", "rename 'passage_text' to 'passage'"),
+        ("question,answer_text,answer_id", "rename 'answer_text' to 'answer'"),
+        (
+            "query,body,doc_id",
+            "the nearest convention is sentence-transformers', whose positive is called 'positive'",
+        ),
+    ],
+)
+def test_a_text_under_another_name_is_not_overlooked_for_an_id(tmp_path, names, fix):
+    (tmp_path / "train.csv").write_text(f"{names}\na,b,1\n")
+    with pytest.raises(InputError, match="UNKNOWN_COLUMNS") as fault:
+        hn.import_collection(str(tmp_path / "train.csv"), tmp_path / "c")
+    assert fix in str(fault.value)
+
+
+def test_negatives_beside_ids_are_texts(folder, tmp_path):
+    (folder / "train.csv").write_text("query,document_id,negative\nwhat reads,17,Packs\nwhat builds,18,Sings\n")
+    convert(str(folder), tmp_path / "c", negatives=tmp_path / "pool")
+    found = hn.Collection.open(tmp_path / "c")
+    assert list(found.texts)[3:] == ["Sings"]
+    assert load_pool(tmp_path / "pool").passage_rows.tolist() == [2, 3]
+
+
+def test_cells_hold_lists_as_pandas_writes_them_or_nothing(folder, tmp_path):
+    (folder / "train.csv").write_text("query,document_id\na,\"['17', '18']\"\nb,\nc,\"[19]\"\n")
+    found = hn.import_collection(str(folder), tmp_path / "c")
+    assert judged(found, "train") == {"a": {"17": 1, "18": 1}, "b": {}, "c": {"19": 1}}
+
+
 @pytest.mark.parametrize("name", ["article_id", "articleid", "content-id"])
 def test_nobody_is_told_to_call_ids_texts(tmp_path, name):
     (tmp_path / "train.csv").write_text(f"question,{name}\nwhat reads,17\n")
     with pytest.raises(InputError, match="UNKNOWN_COLUMNS") as fault:
         hn.import_collection(str(tmp_path / "train.csv"), tmp_path / "c")
     if name != "articleid":
-        assert f"if '{name}' holds ids of passages, call it 'document_id', and add a table" in str(fault.value)
+        assert f"if '{name}' holds ids of passages, call it 'document_id', and add a table of them" in str(
+            fault.value
+        )
     assert "rename 'c" not in str(fault.value)

@@ -270,8 +270,9 @@ def check_file(out: Path, reads: Iterable[object] = ()) -> None:
     if out.name.endswith(SIDECAR):
         what = f"names that end in {SIDECAR} are those of the files that describe runs"
         raise SettingsError("EXISTS", what, "give another name", path=out)
+    target = Path(os.path.realpath(out))
     if not out.exists():
-        check_outside(out.resolve())
+        check_outside(target)
         return
     for read in reads:
         places = [Path(read), Path(str(read).partition(":")[2] or read)] if isinstance(read, str | Path) else []
@@ -281,7 +282,7 @@ def check_file(out: Path, reads: Iterable[object] = ()) -> None:
     if is_part(out) or is_of_experiment(out):
         what = f"this file is a part of {out.parent}, and would be lost"
         raise SettingsError("EXISTS", what, "give another path", path=out)
-    check_outside(out.resolve())
+    check_outside(target)
     note(f"{out} is there already and will be replaced")
 
 

@@ -236,7 +236,9 @@ def choose_splits(
         train, dev_name, None if testing is None else test, held_out, seed, dev_queries, held_out > 0
     )
     positives = training.positives()
-    usable = int(np.count_nonzero((spans(positives.offsets) > 0) | has_answer(collection, training)))
+    usable = int(np.count_nonzero(spans(positives.offsets)))
+    if has_answer(collection, training).any():  # the labels decide whether an answer is enough
+        usable = len(training)
     told = counted(usable, "query")
     if usable < len(training):
         told += f", {len(training) - usable:,} without a positive left out"

@@ -38,8 +38,8 @@ LEGACY_POOLING = {
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
-LOADED = ("processor_kwargs", "tokenizer_args")  # the new and the old name of what a tokenizer is loaded with
-CONFIGURED = ("config_kwargs", "config_args")
+LOADED = ("tokenizer_args", "processor_kwargs")  # the old and the new name of what a tokenizer is loaded with
+CONFIGURED = ("config_args", "config_kwargs")
 HARMLESS = {"trust_remote_code", "revision", "token", "cache_dir", "local_files_only", "use_fast", "padding"}
 SENTENCE = "sentence_embedding"  # what modules after pooling read and write
 PASSAGE_PROMPTS = ("document", "passage", "corpus")
@@ -281,6 +281,9 @@ def _lengths(settings: dict[str, Any], folder: Path) -> tuple[int | None, int | 
     both = texts.pop("max_length", None)
     most = loaded.pop("model_max_length", None) or settings.get("max_seq_length")
     besides = {**_options(settings, CONFIGURED), **loaded, **called, **texts}
+    besides |= {"query_expansion": True} if settings.get("query_expansion") else {}
+    if besides.get("truncation") is True:  # so it is here, too
+        del besides["truncation"]
     if others := sorted(set(besides) - HARMLESS):
         told = "%s sets %s of its transformer, which is not applied here, so its vectors may be other ones"
         warn_once(log, folder, told, f"{', '.join(others):.80}")
@@ -288,8 +291,8 @@ def _lengths(settings: dict[str, Any], folder: Path) -> tuple[int | None, int | 
 
 
 def _options(settings: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """A copy of the options under the first of these names that has some, two levels deep."""
-    found = next((one for name in names if isinstance(one := settings.get(name), dict) and one), {})
+    """A copy of the options under the first of these names that is there, two levels deep."""
+    found = next((one for name in names if isinstance(one := settings.get(name), dict)), {})
     return {key: dict(value) if isinstance(value, dict) else value for key, value in found.items()}
 
 

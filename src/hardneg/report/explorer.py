@@ -29,6 +29,7 @@ MOST_QUERIES = 2000
 BYTES = 4_500_000  # of the explorer's data; the page stays well below 10 MB
 SHARES = {"forgotten": 0.3, "suspected": 0.3}  # the most of all queries; random ones fill up the rest
 NEGATIVES, HITS = 12, 10  # of a query
+SEEN = 100  # hits of a query, among which irrelevant ones are looked for
 LONGEST_TEXT = 500  # characters of a passage or query
 SEED = 0
 
@@ -179,7 +180,6 @@ class _Maker:
     def __init__(self, opened: Opened, chosen: Chosen, runs: Mapping[str, Run], passages: Passages) -> None:
         self.opened, self.chosen, self.runs, self.passages = opened, chosen, runs, passages
         data = opened.data_here
-        self.contains = answers_of(data, opened.cache)
         self.positives: Positives = (
             data.train if chosen.split == "train" else data.judged[chosen.split].positives()
         )
@@ -191,6 +191,7 @@ class _Maker:
         for name, pool in pools:
             at = np.flatnonzero(np.isin(pool.query_rows, wanted))
             self.pools.append((name, pool, {int(pool.query_rows[i]): int(i) for i in at}))
+        self.first = self._first_irrelevant() if not self.pools and runs else {}
 
     def query(self, row: int) -> dict[str, Any]:
         """What is shown of one query."""
@@ -223,12 +224,20 @@ class _Maker:
         rows = self.runs[state].hits(at)[0].tolist()
         return dict(zip(rows, range(1, len(rows) + 1), strict=True))
 
-    def _irrelevant(self, row: int, passages: list[int]) -> list[int]:
-        """These hits of a query without those that contain an answer, if labels are by answers."""
-        if self.contains is None:
-            return passages
-        rows = np.array(passages[: 10 * HITS], np.int32)
-        return [int(one) for one in rows[~self.contains(np.full(len(rows), row, np.int32), rows)]]
+    def _first_irrelevant(self) -> dict[int, list[int]]:
+        """The first hits of each query, in the state that training ended with; positives may be among them.
+
+        With labels by answers, those that contain an answer are left out. All are asked for at once, because each
+        question to the cache of answers reads it.
+        """
+        state = FINAL if FINAL in self.runs else list(self.runs)[-1]
+        found = {row: list(self._ranks(state, row))[:SEEN] for row in self.chosen.tags}
+        contains = answers_of(self.opened.data_here, self.opened.cache)
+        if contains is None:
+            return found
+        owner = np.repeat(np.array(list(found), np.int32), [len(hits) for hits in found.values()])
+        relevant = iter(contains(owner, np.array([hit for hits in found.values() for hit in hits], np.int32)))
+        return {row: [hit for hit in hits if not next(relevant)] for row, hits in found.items()}
 
     def _negatives(self, row: int, positives: set[int], ranks: list[dict[int, int]]) -> list[list[Any]]:
         """Place, source, episode, rank and score when mined, and ranks by state of each negative."""
@@ -243,10 +252,7 @@ class _Maker:
                 said = [source, entry.episode, entry.rank, score, moves]
                 found.setdefault(entry.passage_row, said)
         if not self.pools and ranks:
-            state = FINAL if FINAL in self.runs else list(self.runs)[-1]
-            for passage in self._irrelevant(row, list(ranks[list(self.runs).index(state)]))[
-                : HITS + len(positives)
-            ]:
+            for passage in self.first[row][: HITS + len(positives)]:
                 found[passage] = ["irrelevant hit", None, None, None, [one.get(passage, 0) for one in ranks]]
         shown_ = [(row, said) for row, said in found.items() if row not in positives][:NEGATIVES]
         return [[self.passages.place(passage), *said] for passage, said in shown_]

@@ -75,11 +75,7 @@ def lease(directory: Path) -> Iterator[None]:
 def sharing(directory: Path) -> Iterator[None]:
     """Hold ``directory`` together with others that hold it in this way; :func:`lease` refuses it meanwhile.
 
-    Where the disk has no locks, nothing is held.
-
-    Raises
-    ------
-    BusyError : another process holds it alone.
+    While another process holds it alone, this waits. Where the disk has no locks, nothing is held.
     """
     with disk_faults(directory):
         make_folder(directory)
@@ -87,10 +83,7 @@ def sharing(directory: Path) -> Iterator[None]:
         _held.add(handle)
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError as fault:
-            what = f"in use by {_holder(handle)}"
-            raise BusyError("IN_USE", what, "wait for it or stop it", path=directory) from fault
+            fcntl.flock(handle, fcntl.LOCK_SH)
         except OSError:
             log.debug("%s: this disk has no locks", directory)
         yield

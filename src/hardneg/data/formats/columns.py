@@ -12,7 +12,6 @@ A query may also name its positives by their ids, where a corpus with these ids 
 from __future__ import annotations
 
 import ast
-import contextlib
 import difflib
 import json
 import re
@@ -123,11 +122,15 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """A file of rows, or a split of a dataset: ``rows`` begins to read it anew at each call."""
+    """A file of rows, or a split of a dataset: ``rows`` begins to read it anew at each call.
+
+    ``by_id``: pairs of it name positives by their ids; in a corpus beside such pairs, ``document_id`` is the id.
+    """
 
     split: str
     path: Path
     rows: Callable[[], Rows]
+    by_id: bool = False
 
 
 # ---------------------------------------------------------------- which columns hold what
@@ -153,25 +156,32 @@ def judged_columns(names: tuple[str, ...]) -> PairColumns | None:
     """The columns of pairs whose positives are named by their ids; None if there is no query or no such id."""
     by_name = {name.strip().casefold(): name for name in reversed(names)}
     query, ids = _first(by_name, QUERIES), _first(by_name, POSITIVE_IDS)
-    if query is None or ids is None or any(name in by_name for name in (*OF_OTHERS, *POSITIVES)):
+    if query is None or ids is None or any(name in by_name for name in OF_OTHERS):
         return None
+    negatives = tuple(by_name[name] for name in reversed(by_name) if NEGATIVE.fullmatch(name))
     query_id = _first(by_name, QUERY_IDS)
-    return PairColumns(query, ids, (), _first(by_name, SCORES), query_id, (None, None), by_id=True)
+    return PairColumns(query, ids, negatives, _first(by_name, SCORES), query_id, (None, None), by_id=True)
 
 
 def any_pair_columns(names: tuple[str, ...]) -> PairColumns | None:
-    """The columns of pairs, with the texts or with the ids of positives."""
+    """The columns of pairs, with the texts of positives or, without these, with their ids."""
     return pair_columns(names) or judged_columns(names)
 
 
 @lru_cache(maxsize=4096)
-def corpus_columns(names: tuple[str, ...]) -> CorpusColumns | None:
-    """The columns of a corpus among ``names``; None if there is no text, or a query or judgement besides."""
+def corpus_columns(names: tuple[str, ...], by_id: bool = False) -> CorpusColumns | None:
+    """The columns of a corpus among ``names``; None if there is no text, or a query or judgement besides.
+
+    ``by_id``: pairs beside it name passages by their ids, so that ``document_id`` is an id. Without such pairs it
+    may be the id of a document that several passages are parts of.
+    """
     by_name = {name.strip().casefold(): name for name in reversed(names)}
     text = _first(by_name, TEXTS)
     if text is None or any(name in by_name for name in (*OF_OTHERS, *QUERIES)):
         return None
-    return CorpusColumns(text, _first(by_name, (*IDS, "pid", "document_id")), _first(by_name, ("title",)))
+    return CorpusColumns(
+        text, _first(by_name, (*IDS, "pid", *(["document_id"] * by_id))), _first(by_name, ("title",))
+    )
 
 
 def _first(by_name: Mapping[str, str], wanted: Sequence[str]) -> str | None:
@@ -183,20 +193,29 @@ def unknown_columns(path: Path, names: Sequence[str], line: int | None = None) -
     if not any(names):
         return empty_file(path)
     shown = f"the columns are {', '.join(names) or 'none'}"
-    known = [*QUERIES, *POSITIVES, *TEXTS, "negative"]
-    texts = [name for name in names if not NAMES_IDS.fullmatch(name.strip().casefold())]
-    near = {name: difflib.get_close_matches(name.strip().casefold(), known, 1, 0.7) for name in texts}
-    named = ", ".join(f"{name!r} to {found[0]!r}" for name, found in near.items() if found and found[0] != name)
+    near = near_texts(names)
+    named = ", ".join(f"{name!r} to {found!r}" for name, found in near.items() if found != name)
     fix = f"rename {named}" if named else f"rename them: {_nearest(names)}"
-    ids = [name for name in names if name not in texts and name.strip().casefold() not in (*IDS, *QUERY_IDS)]
+    ids = [name for name in names if holds_ids(name) and name.strip().casefold() not in (*IDS, *QUERY_IDS)]
     if ids and not named:
-        fix = (
-            f"if {ids[-1]!r} holds ids of passages, call it 'document_id', and add a table of their ids and texts"
-        )
+        fix += f"; if {ids[-1]!r} holds ids of passages, call it 'document_id', and add a table of them"
     if not named and in_cells(path) and any(len(name.split()) > HEADING for name in names):
         fix = "put a first line with the names of the columns, such as anchor and positive"
     what = f"{shown:.300}; looked for {LOOKED_FOR}"
     return InputError("UNKNOWN_COLUMNS", what, fix, path=path, line=line)
+
+
+def holds_ids(name: str) -> bool:
+    """Whether the name of a column says that it holds ids."""
+    return NAMES_IDS.fullmatch(name.strip().casefold()) is not None
+
+
+def near_texts(names: Sequence[str]) -> dict[str, str]:
+    """The known name of a text that a column's name is or is near to, by column; columns of ids have none."""
+    known = [*QUERIES, *POSITIVES, *TEXTS, "negative"]
+    texts = [name for name in names if not holds_ids(name)]
+    near = {name: difflib.get_close_matches(name.strip().casefold(), known, 1, 0.7) for name in texts}
+    return {name: found[0] for name, found in near.items() if found}
 
 
 def no_pair(path: Path, names: Sequence[str], line: int) -> InputError:
@@ -228,7 +247,7 @@ def pairs_of(table: Table) -> Iterator[Pair]:
     """The rows of a table of pairs; a row that lacks a text or a score that is needed is a fault."""
     for line, fields in table.rows():
         place = Place(table.path, line)
-        columns = any_pair_columns(tuple(fields))
+        columns = (judged_columns if table.by_id else pair_columns)(tuple(fields))
         if columns is None:
             refuse(no_pair(table.path, list(fields), line))
             continue
@@ -241,10 +260,10 @@ def _pair(columns: PairColumns, fields: Fields, place: Place) -> Pair:
     query = text_of(fields, columns.query, *place)
     query_id = text_id(query) if columns.query_id is None else id_of(fields, columns.query_id, *place)
     grade = 1 if columns.score is None or columns.negatives else grade_in(fields, columns.score, place)
-    if columns.by_id:
-        return Pair(query_id, query, [], [], grade, place, ids=ids_in(fields, columns.positive, place))
-    positives = texts_in(fields, columns.positive, place)
     negatives = [text for name in columns.negatives for text in texts_in(fields, name, place) if text]
+    if columns.by_id:
+        return Pair(query_id, query, [], negatives, grade, place, ids=ids_in(fields, columns.positive, place))
+    positives = texts_in(fields, columns.positive, place)
     taught = _taught(columns, fields, len(positives), len(negatives), place)
     return Pair(query_id, query, positives, negatives, grade, place, *taught)
 
@@ -268,11 +287,13 @@ def texts_in(fields: Fields, name: str, place: Place) -> list[str]:
 
 
 def ids_in(fields: Fields, name: str, place: Place) -> list[str]:
-    """The ids in a field: one id or a list of them, in CSV and TSV written as JSON; none if it is null."""
+    """The ids in a field: one or a list of them, in CSV and TSV written as JSON; none if it is null or empty."""
     value = fields.get(name)
-    if isinstance(value, str) and value.startswith("[") and in_cells(place.path):
-        with contextlib.suppress(ValueError, RecursionError):
-            value = json.loads(value)
+    if isinstance(value, str) and in_cells(place.path):
+        if not value.strip():
+            return []
+        listed = _listed(value, str | int) if value.startswith("[") and value.endswith("]") else None
+        value = value if listed is None else listed
     if isinstance(value, list):
         return ids_of({name: value}, name, *place)
     if value is None:
@@ -286,14 +307,14 @@ def in_cells(path: Path) -> bool:
     return suffix_of(path) in (*CSV, *TSV)
 
 
-def _listed(text: str) -> list[str] | None:
-    """The list of texts that is written in a text, as JSON or in Python's notation; None if it is no such list."""
+def _listed(text: str, kind: Any = str) -> list[Any] | None:
+    """The list in a text, as JSON or in Python's notation; None if there is none, or with other kinds of items."""
     for parse in (json.loads, ast.literal_eval):
         try:
             value = undisturbed(lambda parse=parse: parse(text))  # type: ignore[misc]
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             continue
-        if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        if isinstance(value, list) and all(isinstance(item, kind) for item in value):
             return value
     return None
 
@@ -380,7 +401,7 @@ def pair_passages(
 def count_ignored(table: Table, ignored: Counter[str]) -> None:
     """Count the columns of a table's first row that are not read, once a table."""
     _, fields = next(iter(table.rows()), (1, {}))
-    columns = any_pair_columns(tuple(fields))
+    columns = (judged_columns if table.by_id else pair_columns)(tuple(fields))
     ignored.update(set() if columns is None else fields.keys() - columns.used)
 
 
@@ -425,7 +446,7 @@ def corpus_passages(tables: Iterable[Table]) -> Iterator[PassageRecord]:
     number = 0
     for table in tables:
         for line, fields in table.rows():
-            columns = corpus_columns(tuple(fields))
+            columns = corpus_columns(tuple(fields), table.by_id)
             if columns is None:
                 refuse(unknown_columns(table.path, list(fields), line))
                 continue

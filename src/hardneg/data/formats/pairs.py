@@ -15,15 +15,19 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from hardneg.data.formats.columns import (
+    CorpusColumns,
     Table,
     any_pair_columns,
     corpus_columns,
     corpus_passages,
+    judged_columns,
+    near_texts,
     pair_judgements,
     pair_negatives,
     pair_passages,
@@ -122,17 +126,18 @@ def passages_known(found: Found) -> dict[str, str]:
         for text in (*pair.positives, *pair.negatives)
     }
     known: dict[str, str] = {}
-    ids = 0
+    with_ids = {table.path for table in found.corpus if columns_within(table).id is not None}
+    ids: set[str] = set()
     for passage in corpus_passages(found.corpus):
-        ids += text_id(passage.id) in wanted
+        if passage.path in with_ids and (own := text_id(passage.id)) in wanted:
+            ids.add(own)
         texts = [passage.text, *([f"{passage.title} {passage.text}"] if passage.title else [])]
         for named in map(text_id, texts):
             if named in wanted:
                 known.setdefault(named, passage.id)
-    if ids > len(wanted) // 2:
-        what = (
-            f"{ids:,} of {len(wanted):,} texts of the pairs are ids of the passages in {found.corpus[0].path.name}"
-        )
+    if len(ids := ids - known.keys()) > len(wanted) // 2:
+        name = min(with_ids).name
+        what = f"{len(ids):,} of {len(wanted):,} texts of the pairs are ids of the passages in {name}"
         raise InputError("UNKNOWN_COLUMNS", what, "call their column 'document_id'", path=found.pairs[0].path)
     return known
 
@@ -148,26 +153,52 @@ def find_tables(place: Path) -> Found:
     InputError : a table has columns that no convention knows, or stands there twice.
     """
     found = Found([], [])
-    files, by_id, without = table_files(place), [], []
+    files, by_id = table_files(place), dict[Path, list[str]]()
     for path in files:
         table, columns = Table(split_of(path, place), path, partial(read_rows, path)), columns_of(path)
         if named := any_pair_columns(tuple(columns)):
-            found.pairs.append(table)
-            by_id += [(path, named.positive)] if named.by_id else []
+            found.pairs.append(replace(table, by_id=named.by_id))
+            by_id |= {path: columns} if named.by_id else {}
         elif plain := headless(path, columns):
             found.corpus.append(Table("", path, plain))
-        elif of_corpus := corpus_columns(tuple(columns)):
+        elif corpus_columns(tuple(columns)):
             found.corpus.append(table)
-            without += [path] if of_corpus.id is None else []
         elif suffix_of(path) != JSON[0] or len(files) == 1:  # other JSON may stand in a folder
             raise unknown_columns(path, columns)
-    if by_id and (without or not found.corpus):
-        path, name = by_id[0]
-        what = f"the column {name!r} holds ids of passages, and "
-        what += f"{without[0].name} has none" if without else "there is no table of the passages"
+    if by_id:
+        found.corpus[:] = [replace(table, by_id=True) for table in found.corpus]
+        check_ids(found, by_id)
+    return found
+
+
+def check_ids(found: Found, by_id: Mapping[Path, Sequence[str]]) -> None:
+    """Refuse pairs that name positives by ids if there is no corpus with ids.
+
+    Parameters
+    ----------
+    by_id : the names of the columns of such pairs, by file.
+
+    Raises
+    ------
+    InputError : as said; a text under an unknown name is taken for the one that is missing.
+    """
+    path, names = next(iter(by_id.items()))
+    columns = judged_columns(tuple(names))
+    assert columns is not None
+    if not found.corpus and set(near_texts(names)) - columns.used:
+        raise unknown_columns(path, names)
+    without = [table.path.name for table in found.corpus if columns_within(table).id is None]
+    if without or not found.corpus:
+        what = f"the column {columns.positive!r} holds ids of passages, and "
+        what += f"{without[0]} has none" if without else "there is no table of the passages"
         fix = "give a folder that also has a table with the columns id and text, such as corpus.csv"
         raise InputError("UNKNOWN_COLUMNS", what, fix, path=path)
-    return found
+
+
+def columns_within(table: Table) -> CorpusColumns:
+    """The columns of a table of a corpus, by its first row."""
+    _, fields = next(iter(table.rows()), (1, {}))
+    return corpus_columns(tuple(fields), table.by_id) or CorpusColumns("", None, None)
 
 
 def headless(path: Path, columns: Sequence[str]) -> Callable[[], Iterator[tuple[int, dict[str, str]]]] | None:
