@@ -53,7 +53,7 @@ def sampled(positives: Positives) -> Positives:
     return known.select(np.sort(np.argsort(words, kind="stable")[:QUERIES]))
 
 
-def hardest(run: Run, some: Positives, data: TrainingData, contains: Contains | None) -> Int32:
+def hardest(run: Run, some: Positives, data: TrainingData, contains: Contains | None = None) -> Int32:
     """The first hits [n, 3] of each query that are no positives nor copies of them; -1 where there are fewer.
 
     ``contains`` tells which passages are no negatives although the qrels do not name them.

@@ -142,9 +142,7 @@ class AnswerCache:
         done = subprocess.run(command, input=job, capture_output=True, env=environment, check=False)
         if done.returncode < 0:  # a signal ended it
             what = f"signal {-done.returncode} ended a process that looked for answers"
-            fix = (
-                "run the same command again on a machine with more free memory, or with fewer threads (--threads)"
-            )
+            fix = "run the same command again where more memory is free"
             raise ResourceError("OUT_OF_MEMORY", what, fix)
         if done.returncode:
             raise RuntimeError(f"looking for answers failed: {done.stderr.decode(errors='replace')[-500:]}")
