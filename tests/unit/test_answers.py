@@ -11,7 +11,7 @@ import pytest
 
 from calls import uncalled
 from hardneg.data.collection import Collection
-from hardneg.errors import InputError, SettingsError
+from hardneg.errors import InputError, ResourceError, SettingsError
 from hardneg.evaluation import answers as module
 from hardneg.evaluation import matching
 from hardneg.evaluation.answers import AnswerCache, check_answers, evaluate_with_answers, judge_by_answers
@@ -258,6 +258,16 @@ def test_a_process_that_fails_is_told(collection, tmp_path, monkeypatch):
     with pytest.raises(RuntimeError, match="NO_MANIFEST"):
         AnswerCache(collection, tmp_path / "cache").contains(*all_pairs(collection))
     assert not (tmp_path / "cache/answers").exists()
+
+
+def test_a_process_that_is_killed_is_no_bug_of_ours(collection, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "ALONE", 1)
+    monkeypatch.setattr(module, "usable_threads", lambda: 2)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "dies"))
+    (tmp_path / "dies").write_text("#!/bin/sh\ncat > /dev/null\nkill -9 $$\n")
+    (tmp_path / "dies").chmod(0o755)
+    with pytest.raises(ResourceError, match="OUT_OF_MEMORY: signal 9 ended a process that looked for answers"):
+        AnswerCache(collection, tmp_path / "cache").contains(*all_pairs(collection))
 
 
 def test_a_passage_is_cut_up_once(collection, monkeypatch):
