@@ -229,14 +229,26 @@ def test_a_given_ranker_plays_from_the_start(both, world, tmp_path, monkeypatch)
 # ---------------------------------------------------------------- stopped, killed
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("call", "number"), [("rename", 20), ("rename", 40), ("fsync", 210), ("fsync", 330)])
-def test_killed_in_turn_and_begun_again_the_best_iteration_is_kept(world, tmp_path, call, number):
-    """With these settings the retriever learns, and its first iteration is the best on dev."""
+@pytest.fixture(scope="module")
+def learned(world, tmp_path_factory):
+    """Settings with which the retriever learns and its first iteration is the best on dev, and the whole training.
+
+    Processors round in different ways, so which seed leads there depends on the machine.
+    """
     changes = {"order": "retriever-first", "keep": "best", "balance": 0.0, "retriever_steps": 6}
     changes |= {"learning_rate": 1e-4, "ranker_learning_rate": 1e-4}
-    kept = train(world, tmp_path / "whole", SETTINGS, **changes)["kept"]
-    assert (kept["state"], kept["beats_untrained"]) == ("iteration-1", True)
+    for seed in range(SETTINGS["seed"], SETTINGS["seed"] + 12):
+        whole = tmp_path_factory.mktemp("learned") / "whole"
+        kept = train(world, whole, SETTINGS, **changes, seed=seed)["kept"]
+        if (kept["state"], kept["beats_untrained"]) == ("iteration-1", True):
+            return changes | {"seed": seed}, whole
+    pytest.fail("no seed has its best iteration first")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("call", "number"), [("rename", 20), ("rename", 40), ("fsync", 210), ("fsync", 330)])
+def test_killed_in_turn_and_begun_again_the_best_iteration_is_kept(world, learned, tmp_path, call, number):
+    changes, whole = learned
 
     def work():
         die_at("os", call, number)
@@ -246,7 +258,7 @@ def test_killed_in_turn_and_begun_again_the_best_iteration_is_kept(world, tmp_pa
     assert os.waitstatus_to_exitcode(os.waitpid(fork(work)[0], 0)[1]) == -signal.SIGKILL
     assert not (tmp_path / "exp/results.json").exists()
     train(world, tmp_path / "exp", SETTINGS, **changes)
-    assert files_of(tmp_path / "exp") == files_of(tmp_path / "whole")
+    assert files_of(tmp_path / "exp") == files_of(whole)
     assert hn.verify(tmp_path / "exp")["whole"]
 
 
