@@ -285,8 +285,8 @@ def main(contests: Sequence[Contest]) -> int:
 # ---------------------------------------------------------------- a contender's process
 
 
-# Of the processes that a contender starts, also while it is set up, the largest counts. A process begins as large as
-# the one that starts it, so a smaller peak than that cannot be seen.
+# Of the processes that a contender starts, also while it is set up, the largest counts. A process begins as large
+# as the one that starts it, so a smaller peak than that cannot be seen.
 WHOSE = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 
 
