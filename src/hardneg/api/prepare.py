@@ -193,10 +193,7 @@ def prepare(
     ArtifactError : ``out`` holds another experiment; the pool or the index is damaged, or of another collection.
     TrustError : a pickle stands in the place of the index.
     """
-    place, count = path_of(out), at_least("seeds", seeds)
-    if count > MOST_SEEDS:
-        what = f"seeds = {count} is a number of experiments"
-        raise SettingsError("BAD_SETTING", what, f"give {MOST_SEEDS:,} or less; seed = N (--seed N) sets the seed")
+    place, count = path_of(out), count_of(seeds)
     if role is not None and count > 1:
         what = f"one role cannot serve {count} seeds at once"
         raise SettingsError("BAD_SETTING", what, "give each seed its own roles: --set seed=N, another --out")
@@ -255,6 +252,14 @@ def prepare(
         given_settings,
         minutes,
     )
+
+
+def count_of(seeds: int) -> int:
+    """Check the number of seeds, which each make an experiment; returns it."""
+    if at_least("seeds", seeds) > MOST_SEEDS:
+        what = f"seeds = {seeds} is a number of experiments"
+        raise SettingsError("BAD_SETTING", what, f"give {MOST_SEEDS:,} or less; seed = N (--seed N) sets the seed")
+    return seeds
 
 
 def check_one_filter(model: Place, values: Mapping[str, Any]) -> None:

@@ -243,11 +243,16 @@ def _nearest(names: Sequence[str]) -> str:
 # ---------------------------------------------------------------- rows of pairs
 
 
+def columns_in(table: Table, fields: Fields) -> PairColumns | None:
+    """The columns of a row of pairs, which names its positives in the way of its table; None if it does not."""
+    return (judged_columns if table.by_id else pair_columns)(tuple(fields))
+
+
 def pairs_of(table: Table) -> Iterator[Pair]:
     """The rows of a table of pairs; a row that lacks a text or a score that is needed is a fault."""
     for line, fields in table.rows():
         place = Place(table.path, line)
-        columns = (judged_columns if table.by_id else pair_columns)(tuple(fields))
+        columns = columns_in(table, fields)
         if columns is None:
             refuse(no_pair(table.path, list(fields), line))
             continue
@@ -401,7 +406,7 @@ def pair_passages(
 def count_ignored(table: Table, ignored: Counter[str]) -> None:
     """Count the columns of a table's first row that are not read, once a table."""
     _, fields = next(iter(table.rows()), (1, {}))
-    columns = (judged_columns if table.by_id else pair_columns)(tuple(fields))
+    columns = columns_in(table, fields)
     ignored.update(set() if columns is None else fields.keys() - columns.used)
 
 
