@@ -1,6 +1,6 @@
 # make install | demo | demo-tiny | test | test-precision | test-alone | test-slow | chaos | fuzz | crash | flips | lint | bench | bench-import
 # make docs | reference | notebooks | dist | test-oldest
-# make study-ablation | study-ance | study-ar2 | study-star-adore | study-depth | study-first | study-openqa | study-indexes | study-quality
+# make study-ablation | study-ance | study-ar2 | study-star-adore | study-negatives | study-depth | study-first | study-openqa | study-indexes | study-quality
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # For machines whose default index serves CUDA builds of torch: make TORCH_INDEX=https://…/cpu demo
 TORCH_INDEX ?=
@@ -21,7 +21,7 @@ OPTIONS ?=
 
 .PHONY: install demo demo-tiny tests-dir test test-precision test-alone test-slow test-beside chaos fuzz crash flips lint bench bench-import
 .PHONY: docs reference notebooks dist test-oldest
-.PHONY: study-ablation study-ance study-ar2 study-star-adore study-depth study-first study-openqa study-indexes study-quality clean
+.PHONY: study-ablation study-ance study-ar2 study-star-adore study-negatives study-depth study-first study-openqa study-indexes study-quality clean
 
 install: $(VENV)/.dev
 
@@ -206,6 +206,11 @@ study-star-adore: $(VENV)/.base
 	@echo "(make JOBS=2 STUDY=folder DATA=qa:FOLDER OPTIONS='--parts rows')"
 	$(BIN)/python studies/star_adore.py --out $(or $(STUDY),runs/star-adore) --data $(DATA) --jobs $(JOBS) \
 		--kept $(STUDIES)/star-adore.jsonl --report $(STUDIES)/star-adore.md $(OPTIONS)
+
+study-negatives: $(VENV)/.base
+	@echo "ten experiments of 5 to 15 minutes on an old core for each of three seeds; kept ones are not run again"
+	$(BIN)/python studies/negatives.py --out $(or $(STUDY),runs/negatives) --data $(DATA) --jobs $(JOBS) --threads 1 \
+		--kept $(STUDIES)/negatives.jsonl --report $(STUDIES)/negatives.md $(OPTIONS)
 
 study-depth: $(VENV)/.base
 	@echo "three experiments of 10 minutes on an old core; kept ones are not run again (make DATA=… STUDY=folder)"

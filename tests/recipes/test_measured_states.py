@@ -1,5 +1,6 @@
 """The state that is kept: measurements on the way, the best state or the untrained model, patience, and kills."""
 
+import itertools
 import json
 import logging
 
@@ -248,6 +249,26 @@ def test_a_killed_run_ends_in_the_same_bytes(train, monkeypatch, recipe):
     assert killed == whole
     assert everything(other).keys() == everything(one).keys()
     assert everything(other) == everything(one)
+
+
+def test_killed_after_the_last_measurement_it_keeps_no_weights_but_the_best(train, monkeypatch):
+    options = {"steps": 6, "measure_every": 2, "keep": "best", "learning_rate": 3e-4}
+    whole, one = train("star", "whole", **options)
+    dev = whole["kept"]["of"]
+    assert dev["step-4"] > dev["step-2"]  # so the measurement after step 4 deletes the weights of step 2
+    calls = itertools.count(1)
+
+    def failing(self, forget=DevEvaluator._forget_weights):
+        if next(calls) == 2:
+            raise Power
+        forget(self)
+
+    monkeypatch.setattr(DevEvaluator, "_forget_weights", failing)
+    with pytest.raises(Power):
+        train("star", "killed", **options)
+    monkeypatch.undo()
+    killed, other = train("star", "killed", **options)
+    assert (killed, everything(other)) == (whole, everything(one))
 
 
 def test_dev_must_be_there(train):

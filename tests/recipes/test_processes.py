@@ -1,6 +1,8 @@
 """Recipes by several processes: the same losses, gradients and pools as by one; stopped, failing, resumed."""
 
+import importlib
 import json
+import os
 import re
 import shutil
 import signal
@@ -18,7 +20,7 @@ from hardneg.models.source import ModelSource
 from hardneg.negatives.pool import load_pool
 from hardneg.storage.artifacts import is_published, read_manifest
 from hardneg.training.checkpoint import checkpoints
-from processes import DIE, FAIL, arrays_of, command_of, finish, forked, torchrun
+from processes import DIE, FAIL, arrays_of, command_of, finish, forked, launch, run, torchrun, wait
 from worlds.tiny_world import COMMON, SETTINGS
 
 pytestmark = pytest.mark.slow
@@ -315,6 +317,69 @@ def test_stopped_by_a_signal_all_stop_at_one_step_and_resume(world, straight, tm
     assert len(metrics_of(stopped.path)) == made
     finish(2, stopped.arguments, tmp_path / "log")
     check_same_bytes(stopped.path, straight)
+
+
+HELD = {  # where rank 0 is when the signal comes, while it measures a state between two steps
+    "search": "hardneg.search.parts:PartIndex.keys",
+    "encode": "hardneg.search.embeddings:_encode_shard",
+}
+
+
+def held_while_it_measures(arguments, what, flag):
+    """What a process does: rank 0 waits for a signal while it measures the first state between two steps."""
+
+    def work(rank):
+        from hardneg.process.signals import stop_flag
+        from hardneg.recipes.measured_states import DevEvaluator
+
+        module, _, name = HELD[what].partition(":")
+        owner, measuring = importlib.import_module(module), []
+        *within, name = name.split(".")
+        for one in within:
+            owner = getattr(owner, one)
+
+        def evaluate(self, encoder, made, do=DevEvaluator.evaluate):
+            measuring.append(made)
+            do(self, encoder, made)
+            measuring.clear()
+
+        do_it = getattr(owner, name)
+
+        def held(*args):
+            if measuring:
+                flag.touch()
+                while stop_flag.heard is None:
+                    time.sleep(0.02)
+            return do_it(*args)
+
+        DevEvaluator.evaluate = evaluate
+        if rank == 0:
+            setattr(owner, name, held)
+        return run(arguments)
+
+    return work
+
+
+@pytest.mark.parametrize("who", [(0, 1), (0,)])
+@pytest.mark.parametrize("what", HELD)
+def test_stopped_while_a_state_is_measured_between_two_steps_they_end_and_go_on(
+    world, straight, tmp_path, what, who
+):
+    settings = LONG | {"measure_every": 20}
+    arguments = command_of(world.collection.path, world.model, tmp_path / "exp", settings)
+    flag = tmp_path / "flag"
+    children = launch(2, held_while_it_measures(arguments, what, flag), tmp_path / "log")
+    end = time.monotonic() + 120
+    while not flag.exists():
+        assert time.monotonic() < end, (tmp_path / "log").read_text()
+        time.sleep(0.02)
+    for rank in who:
+        os.kill(children[rank], signal.SIGTERM)
+    statuses = [wait(child, 60) for child in children]
+    assert statuses == ([75, 75] if who == (0, 1) else [75, 8]), (tmp_path / "log").read_text()
+    assert [one.name for one in checkpoints(tmp_path / "exp/episodes/1/checkpoint")] == ["step-0000020"]
+    finish(2, arguments, tmp_path / "log")
+    assert (tmp_path / "exp/metrics.jsonl").read_bytes() == (straight.path / "metrics.jsonl").read_bytes()
 
 
 @pytest.mark.slow

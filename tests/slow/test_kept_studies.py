@@ -20,6 +20,10 @@ WORDS = {
         "--queries-per-step 4 --passage-length 16"
     ),
     "depth": "--first-steps 2 --steps 2 --hard-steps 2 --rate 1e-3 --arms in-batch,star-20,tele-200",
+    "negatives": (
+        "--rows random,star,star-more,in-batch,in-batch-adore --seeds 1,2 --steps 6 --rate 1e-3 --adore-rate 1e-3 "
+        "--depth 20 --queries-per-step 4 --passage-length 16"
+    ),
     "first": "--steps 4 --stop-step 2 --queries-per-step 4 --passage-length 16",
     "openqa": "--steps 4 --stop-step 2 --queries-per-step 4 --passage-length 16",
     "ar2": (
@@ -29,7 +33,7 @@ WORDS = {
     ),
 }
 
-EXPERIMENTS = {"ance": 4, "star_adore": 13, "depth": 4, "first": 2, "openqa": 1, "ar2": 10}
+EXPERIMENTS = {"ance": 4, "star_adore": 13, "depth": 4, "negatives": 12, "first": 2, "openqa": 1, "ar2": 10}
 PQ = {"subvectors": 4, "bits": 4}
 
 pytestmark = pytest.mark.slow

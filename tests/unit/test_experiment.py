@@ -187,7 +187,24 @@ def test_a_setting_that_came_or_went_with_a_version_is_a_difference_too(tmp_path
     start(tmp_path / "exp")
     code, line = refused(tmp_path / "exp", Later())
     assert code == "SETTINGS_CHANGED"
-    assert "beta: none -> 0.1; extra: [] -> none;" in line
+    assert "beta: none -> 0.1; extra: [] -> none; use the old settings, or" in line
+
+
+def test_a_setting_that_an_older_version_did_not_have_is_no_difference_where_it_is_off(tmp_path):
+    class Later(Demo):
+        top: int | None = None
+        smooth: bool = False
+
+    class Other(Demo):
+        depth: int = 20
+
+    start(tmp_path / "exp").finish({})
+    assert start(tmp_path / "exp", Later()).results == {}
+    code, line = refused(tmp_path / "exp", Later(top=3))
+    assert (code, "top: none -> 3; use the old settings, or" in line) == ("SETTINGS_CHANGED", True)
+    start(tmp_path / "old")
+    code, line = refused(tmp_path / "old", Other())
+    assert "depth: none -> 20; go on with the hardneg that began it, which had no such settings, or" in line
 
 
 def test_changed_inputs_are_refused_with_both_digests(tmp_path):

@@ -251,6 +251,24 @@ def test_a_thread_that_stops_itself_stops_no_other_one():
         other.submit(flag.check).result()
 
 
+def test_a_process_that_stopped_because_another_asked_goes_on_with_something_else_too():
+    flag = StopFlag()
+    with flag.agreed(signal.SIGTERM), pytest.raises(Interrupted):
+        flag.check()
+    assert flag
+    flag.forget()
+    flag.check()
+
+
+def test_a_signal_of_its_own_is_not_forgotten():
+    flag = StopFlag()
+    flag.heard = signal.SIGTERM
+    with flag.agreed(signal.SIGTERM):
+        pass
+    flag.forget()
+    assert flag
+
+
 def test_a_bar_leaves_the_random_numbers_of_python(monkeypatch):
     """rich draws some when it is first imported."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "rich"]:

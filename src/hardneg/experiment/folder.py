@@ -192,7 +192,7 @@ def open_experiment(
         record = record_of(recipe, settings, inputs, data, source)
         layout.check_settings()
         if layout.settings.is_file():
-            if check_same(read_settings(path), record, grows, path):
+            if check_same(completed(read_settings(path), settings), record, grows, path):
                 experiment.reopen()
             elif layout.results.is_file() and not is_sealed(path):  # it died between results and seal
                 seal(path)
@@ -227,7 +227,7 @@ def join_experiment(
     with log_file(layout.log):
         layout.check_settings()
         if layout.settings.is_file():
-            check_same(read_settings(path), record, (), path)
+            check_same(completed(read_settings(path), settings), record, (), path)
         else:
             write_settings(path, record)
         keep_judgements(path, data)
@@ -264,6 +264,15 @@ def record_of(
     }
 
 
+def completed(record: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    """The record of an experiment, with the settings that are off and that an older hardneg did not have."""
+    fields = type(settings).model_fields
+    lacking = {name for name in settings.result_values() if name in fields and name not in record["settings"]}
+    defaults = type(settings).model_construct().model_dump(mode="json", include=lacking)
+    off = {name: value for name, value in defaults.items() if not value}
+    return {**record, **{of: {**off, **record[of]} for of in ("settings", "result_settings")}}
+
+
 def check_same(old: Mapping[str, Any], new: Mapping[str, Any], grows: Sequence[str], path: Path) -> bool:
     """Whether the experiment is extended; raises if it is another one, or has files of another format.
 
@@ -284,7 +293,10 @@ def check_same(old: Mapping[str, Any], new: Mapping[str, Any], grows: Sequence[s
         changed = differences(*told) or differences(before, now)
         more = f"; and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
         what = "this experiment was started with other settings: " + "; ".join(changed[:SHOWN]) + more
-        raise ArtifactError("SETTINGS_CHANGED", what, "use the old settings, or give a new folder", path=path)
+        fix = "use the old settings, or give a new folder"
+        if all(name not in old["settings"] for name in names if before.get(name) != now.get(name)):
+            fix = "go on with the hardneg that began it, which had no such settings, or give a new folder"
+        raise ArtifactError("SETTINGS_CHANGED", what, fix, path=path)
     if changed := differences(inputs_told(old, new), inputs_told(new, old)):
         raise other_inputs(changed, path)
     return bool(grown)

@@ -107,7 +107,7 @@ def group() -> Iterator[None]:
     with peers():
         backend = "cpu:gloo,cuda:nccl" if _own_devices(store, bool(devices)) else "gloo"
         dist.init_process_group(backend, store=store, rank=rank(), world_size=world_size(), timeout=PATIENCE)
-    _members, _opened = world_size(), _opened + 1
+    _members, _opened, _astray = world_size(), _opened + 1, False
     sound = False
     try:
         yield

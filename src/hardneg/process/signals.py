@@ -44,6 +44,7 @@ class StopFlag:
         self.together = False
         self.asked = False  # by this process itself
         self.asker = 0  # the thread that asked: others have work of their own, which goes on
+        self.joined = False  # whether it is raised for what another process heard or asked
 
     def install(self) -> None:
         """Listen for the signals in this process."""
@@ -72,9 +73,9 @@ class StopFlag:
             self.signal = self.heard
 
     def forget(self) -> None:
-        """Lower the flag if :meth:`ask` raised it: the process goes on with something else."""
-        if self.asked:
-            self.asked, self.heard, self.signal = False, None, None
+        """Lower the flag if :meth:`ask` raised it, here or in another process, to go on with other work."""
+        if self.asked or self.joined:
+            self.asked, self.joined, self.heard, self.signal = False, False, None, None
 
     def __bool__(self) -> bool:
         return self.signal is not None and (not self.asked or self.asker == threading.get_ident())
@@ -89,6 +90,7 @@ class StopFlag:
     def agreed(self, number: int) -> Iterator[None]:
         """In the block, raise the flag for the signal on which all processes agreed (0: none) and for no other."""
         self.together, self.signal = True, number or None
+        self.joined = bool(number) and self.heard is None
         try:
             yield
         finally:

@@ -24,7 +24,7 @@ from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
 from hardneg.process import stages
-from hardneg.process.distributed import by_leader
+from hardneg.process.distributed import by_leader, member
 from hardneg.process.progress import say
 from hardneg.recipes.settings import Episode, TrainingSettings
 from hardneg.recipes.training_run import TrainingRun
@@ -148,10 +148,14 @@ class DevEvaluator:
         """Whether the state after so many steps is to be measured."""
         return made in self.steps
 
+    def is_known(self, made: int) -> bool:
+        """Whether the state after so many steps was measured before."""
+        return (self.episode, made) in self.values
+
     def evaluate(self, encoder: BiEncoder, made: int) -> None:
         """Measure the state after ``made`` steps, unless it was measured; keep the weights of the best so far."""
         place = self.episode, made
-        if place in self.values:
+        if self.is_known(made):
             return
         state = self._state(encoder, made, self.runs(self.experiment, *place))
         means = self._means(state)
@@ -222,6 +226,8 @@ class DevEvaluator:
             if not is_published(state.model):
                 remove(state.path)
                 del found[best]
+        if self.keeps_weights:
+            forget_weights(self.experiment, found)  # a killed process may have left those of a former best state
         return found
 
     def _is_current(self, step: int) -> bool:
@@ -229,11 +235,16 @@ class DevEvaluator:
         return not is_published(path) or dict(read_manifest(path).inputs) == self._inputs_of(step)
 
     def _forget_weights(self) -> None:
-        """Delete the weights of all states but the best one of all stages; of equal ones the earliest is best."""
-        best = best_of(self.values)
-        for place in self.experiment.layout.measured_states():
-            if place != best and place in self.values:
-                remove(weights_path(self.experiment, *place))
+        """Delete the weights of all states but the best one of all stages."""
+        forget_weights(self.experiment, self.values)
+
+
+def forget_weights(experiment: Experiment, values: Mapping[Place, float]) -> None:
+    """Delete the weights of all states but the best one; of equal ones the earliest is best."""
+    best = best_of(values)
+    for place in experiment.layout.measured_states():
+        if place != best and place in values:
+            remove(weights_path(experiment, *place))
 
 
 def best_of(values: Mapping[Place, float]) -> Place | None:
@@ -301,10 +312,14 @@ class MeasuredStage:
         """Measure the present state, if that is due, and end training if patience has ended."""
         if self.dev is None or not self.dev.is_due(self.made):
             return
+        alone = member()[1] == 1
+        if not alone and not self.dev.is_known(self.made):
+            self.stage.save()  # a process that is stopped while it measures cannot wait for the others
         try:
             self.dev.evaluate(self.encoder, self.made)
         except Interrupted:
-            self.stage.save()
+            if alone:
+                self.stage.save()
             raise
         if self.dev.stop_step == self.made:
             self.stage.end(self.name)
