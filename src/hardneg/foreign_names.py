@@ -38,12 +38,18 @@ WARMUP = Ours(("warmup",), note="a share of the steps below 1, a number of steps
 MEASURE = Ours(("measures",), note="the first of them decides")
 OUT, MODEL, DATA = Ours(option="--out"), Ours(option="--model"), Ours(option="--data")
 
+PARTS = Ours(
+    ("refresh_every", "retriever_steps"),
+    note="ance makes refreshes + 1 times as many, ar2 as many in each iteration",
+)
+
 OURS: dict[str, Ours] = {  # by the foreign name, in small letters with underscores
     **dict.fromkeys(("lr", "peak_lr", "max_lr"), RATE),
     **dict.fromkeys(
         ("batch_size", "train_batch_size", "per_device_train_batch_size", "per_gpu_train_batch_size", "bs"), BATCH
     ),
     **dict.fromkeys(("num_train_epochs", "num_epochs", "n_epochs", "epoch", "train_epochs"), EPOCHS),
+    "steps": PARTS,  # of a recipe that has no such setting
     **dict.fromkeys(("num_train_steps", "train_steps", "num_steps", "total_steps", "n_steps"), STEPS),
     **dict.fromkeys(
         ("max_seq_length", "max_seq_len", "max_len", "p_max_len", "passage_max_len", "max_passage_length"), LENGTH

@@ -48,7 +48,10 @@ def test_the_first_signal_asks_and_the_second_aborts():
     with pytest.raises(Interrupted) as raised:
         flag.check()
     assert raised.value.status == 75
-    assert str(raised.value) == "STOPPED: stopped by SIGINT; run the same command again to resume"
+    assert (
+        str(raised.value)
+        == "STOPPED: stopped by SIGINT; run the same command again; training goes on where it was"
+    )
     with pytest.raises(KeyboardInterrupt):
         flag._receive(signal.SIGINT, None)
 

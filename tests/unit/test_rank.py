@@ -211,7 +211,8 @@ def test_usage_faults_are_one_line(pair, tmp_path, hardneg):
     assert (status, err.count("\n")) == (2, 1)
     pair[1].write_text("a Q0 d1 1 inf x\n")
     status, _, err = hardneg("fuse", *pair, "--out", tmp_path / "o", "--method", "linear")
-    assert (status, err[:10]) == (7, "NAN_SCORE:")
+    what = "NAN_SCORE: a score is infinite, and cannot be normalised; fuse by rrf, which looks at ranks only"
+    assert (status, err) == (7, f"{pair[1]}: {what}\n")
     assert not (tmp_path / "o").exists()
 
 

@@ -13,9 +13,9 @@ import numpy as np
 from hardneg.arguments import LARGEST, brief, checked
 from hardneg.config import nearest
 from hardneg.data.collection import Collection
+from hardneg.data.formats.folders import SIDECAR, is_own
 from hardneg.data.formats.tables import suffix_of
-from hardneg.data.formats.trec import SIDECAR
-from hardneg.data.importing import no_collection, open_data
+from hardneg.data.importing import detect, no_collection, open_data
 from hardneg.data.judgements import Judgements, read_judgements
 from hardneg.data.training_data import TrainingData, amended
 from hardneg.errors import ArtifactError, Faults, HardnegError, InputError, SettingsError
@@ -271,14 +271,17 @@ def check_file(out: Path, reads: Iterable[object] = ()) -> None:
         what = f"names that end in {SIDECAR} are those of the files that describe runs"
         raise SettingsError("EXISTS", what, "give another name", path=out)
     target = Path(os.path.realpath(out))
+    named = [Path(read) for read in reads if isinstance(read, str | Path)]
+    places = [*named, *(Path(rest) for read in named if (rest := str(read).partition(":")[2]))]  # beir:FOLDER
     if not out.exists():
         check_outside(target)
+        if any(is_among(out, place) for place in places):
+            what = "the tables of this folder are data, and this file would be read as a part of them"
+            raise SettingsError("EXISTS", what, "give a path outside of the folder", path=out)
         return
-    for read in reads:
-        places = [Path(read), Path(str(read).partition(":")[2] or read)] if isinstance(read, str | Path) else []
-        if any(is_read(out, place) for place in places):  # beir:FOLDER names a folder, but a name may hold a colon
-            what = "this file is an input of the command, and would be overwritten"
-            raise SettingsError("EXISTS", what, "give another path", path=out)
+    if any(is_read(out, place) for place in places):
+        what = "this file is an input of the command, and would be overwritten"
+        raise SettingsError("EXISTS", what, "give another path", path=out)
     if is_part(out) or is_of_experiment(out):
         what = f"this file is a part of {out.parent}, and would be lost"
         raise SettingsError("EXISTS", what, "give another path", path=out)
@@ -295,6 +298,19 @@ def is_read(out: Path, place: Path) -> bool:
     folder = out.resolve().parent
     folder = folder.parent if folder.name == "qrels" else folder
     return place.is_dir() and place.resolve() == folder and suffix_of(out) != ""
+
+
+def is_among(out: Path, place: Path) -> bool:
+    """Whether a new file would be a table of a folder whose tables are told by their columns alone."""
+    if not suffix_of(out) or not place.is_dir() or is_published(place):
+        return False
+    folder, whole = out.resolve().parent, place.resolve()
+    if folder != whole and (folder.parent != whole or (folder.is_dir() and is_own(folder))):
+        return False
+    try:
+        return detect(str(place)) in ("pairs", "corpus")
+    except HardnegError:
+        return False
 
 
 def is_of_experiment(file: Path) -> bool:

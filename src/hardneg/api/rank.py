@@ -32,7 +32,7 @@ from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import read_run, read_runs, write_run
 from hardneg.data.ids import IdSpace, Vocabulary
 from hardneg.data.training_data import named_split
-from hardneg.errors import SettingsError
+from hardneg.errors import NumericError, SettingsError
 from hardneg.evaluation.answers import evaluate_with_answers
 from hardneg.evaluation.measures import Evaluation, Measure, parse_measures
 from hardneg.models.source import ModelSource
@@ -119,6 +119,8 @@ def fuse(
         check_file(Path(out), [data])
     collection = None if data is None else collection_of(data, cache)
     given, queries, passages, id_rank = open_ranked([*runs, *tuning_runs], splits, collection)
+    if method == "linear":
+        check_finite([*runs, *tuning_runs], given)
     facts: dict[str, Any] = {}
     if tuning is not None and collection is not None:
         tuned = tuning.best(given[-len(runs) :], collection, cache_at(cache), fusion=fusion, k=k, id_rank=id_rank)
@@ -137,6 +139,15 @@ def fuse(
         **said,
         **facts,
     }
+
+
+def check_finite(places: Sequence[AnyRun], runs: Sequence[Run]) -> None:
+    """Refuse a run with a score that is NaN or infinite, which cannot be normalised; names the run."""
+    for number, (place, run) in enumerate(zip(places, runs, strict=True), 1):
+        if not np.isfinite(run.scores).all():
+            path = Path(place) if isinstance(place, str | Path) else None
+            what = f"{'' if path else f'{named(place, number)}: '}a score is infinite, and cannot be normalised"
+            raise NumericError("NAN_SCORE", what, "fuse by rrf, which looks at ranks only", path=path)
 
 
 def say_apart(given: Sequence[Run], places: Sequence[Any]) -> None:

@@ -13,7 +13,8 @@ from hardneg.api.inputs import Place
 from hardneg.arguments import checked
 from hardneg.data.collection import KIND as COLLECTION
 from hardneg.data.collection import Collection
-from hardneg.data.formats.trec import SIDECAR, verify_run
+from hardneg.data.formats.folders import SIDECAR
+from hardneg.data.formats.trec import verify_run
 from hardneg.data.tokens import KIND as TOKENS
 from hardneg.data.tokens import TokenStore
 from hardneg.errors import ArtifactError, HardnegError, InputError, SettingsError

@@ -151,7 +151,7 @@ def describe(fault: BaseException) -> tuple[list[str], int]:
     if hasattr(fault, "format_message"):  # click's usage errors, or those of the copy that typer carries
         return [usage_line(fault)], 2
     if isinstance(fault, (KeyboardInterrupt, typer.Abort)):
-        return ["STOPPED: stopped by a signal; run the same command again to resume"], 75
+        return ["STOPPED: stopped by a signal; run the same command again; training goes on where it was"], 75
     if isinstance(fault, ModuleNotFoundError) and fault.name and not fault.name.startswith("hardneg"):
         fix = "install it; pip install -U hardneg installs all that hardneg itself needs"
         missing = SettingsError("PACKAGE_MISSING", f"the Python module {fault.name} is not installed", fix)

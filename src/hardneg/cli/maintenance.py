@@ -61,7 +61,8 @@ def clean(
     from hardneg.cli.tables import cleaning_text
 
     if cache == (experiment is not None):
-        raise typer.BadParameter("give an experiment, or --cache", param_hint="'EXP'")
+        what = "give an experiment, or --cache alone, which lists the cache that HARDNEG_CACHE names"
+        raise typer.BadParameter(what, param_hint="'EXP'")
     found = clean_cache(delete=yes) if experiment is None else execute(experiment, delete=yes)
     show_result(found, as_json, cleaning_text)
 

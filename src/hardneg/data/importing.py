@@ -16,6 +16,7 @@ from hardneg.data.checks import OnDuplicate, Rules
 from hardneg.data.collection import KIND, Collection, cached_place, publish_source
 from hardneg.data.formats import beir, dpr, hub, irds, msmarco, pairs, pydocs, qa, tevatron, trec_folder
 from hardneg.data.formats.columns import any_pair_columns, corpus_columns, unknown_columns
+from hardneg.data.formats.folders import is_model
 from hardneg.data.formats.lines import PACKED, UNPACK, packed
 from hardneg.data.formats.tables import SUFFIXES, columns_of, suffix_of
 from hardneg.data.languages import language_named
@@ -71,9 +72,6 @@ LATER_SIGNS: Sequence[tuple[str, tuple[set[str], str]]] = (
     ("tevatron", (set(), r"(?!queries\.|corpus\.).*\.jsonl")),
     ("dpr", (set(), r".*\.json")),
 )
-# The endings of files with weights, and a tokenizer's files: beside config.json they tell a model.
-WEIGHTS = (".safetensors", ".bin", ".onnx", ".safetensors.index.json")
-TOKENIZERS = frozenset({"tokenizer.json", "tokenizer_config.json", "vocab.txt"})
 # The files of each convention: the name that a message shows, and the pattern of real names.
 PARTS: Mapping[str, Sequence[tuple[str, str]]] = {
     "beir": [
@@ -189,13 +187,6 @@ def detect(data: str) -> str:
     if found is None:
         raise unknown_folder(place, names)
     return found
-
-
-def is_model(names: Set[str]) -> bool:
-    """Whether a folder with these files holds a model in the form of transformers or sentence-transformers."""
-    return "modules.json" in names or (
-        "config.json" in names and any(name.endswith(WEIGHTS) or name in TOKENIZERS for name in names)
-    )
 
 
 def by_names(names: Set[str], signs: Sequence[tuple[str, tuple[set[str], str]]]) -> str | None:

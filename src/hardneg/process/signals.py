@@ -84,7 +84,9 @@ class StopFlag:
         """Stop here, by raising :class:`Interrupted`, if the flag is raised."""
         if self and self.signal is not None:
             name = signal.Signals(self.signal).name
-            raise Interrupted("STOPPED", f"stopped by {name}", "run the same command again to resume")
+            raise Interrupted(
+                "STOPPED", f"stopped by {name}", "run the same command again; training goes on where it was"
+            )
 
     @contextlib.contextmanager
     def agreed(self, number: int) -> Iterator[None]:

@@ -308,7 +308,7 @@ def _of_baseline(results: Mapping[str, Any], rows: list[Any]) -> list[str]:
         if both <= results[split].get(BM25, {}).get(measure, -1.0):
             return [
                 f"BM25 is ahead here, also of both fused ({measure} {both:.3f}): search by BM25, give it more "
-                "weight (hardneg fuse --tune dev), or train longer, or on more data."
+                "weight (hardneg fuse --weights), or train longer, or on more data."
             ] * bool(behind)
         value = f": {measure} {both:.3f}" if helps else ""
     if behind:

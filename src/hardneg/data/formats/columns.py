@@ -12,6 +12,7 @@ A query may also name its positives by their ids, where a corpus with these ids 
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import json
 import re
@@ -332,7 +333,7 @@ def _taught(
         of_positives, of_negatives = (
             _numbers(fields.get(name or ""), name or "", place) for name in columns.taught
         )
-    elif columns.score is not None and isinstance(fields.get(columns.score), list):
+    elif columns.score is not None and is_list(fields.get(columns.score), place):
         scores = _numbers(fields[columns.score], columns.score, place)
         of_positives, of_negatives = (None, None) if scores is None else (scores[:positives], scores[positives:])
     else:
@@ -348,13 +349,16 @@ def _taught(
     return of_positives, of_negatives
 
 
+def is_list(value: Any, place: Place) -> bool:
+    """Whether a field is a list, in CSV and TSV one that is written as a text."""
+    return isinstance(value, list) or (isinstance(value, str) and value.startswith("[") and in_cells(place.path))
+
+
 def _numbers(value: Any, name: str, place: Place) -> list[float] | None:
     """The numbers of a list, which may stand in a text; none where there are none, None where they are refused."""
     if isinstance(value, str) and value.startswith("["):
-        try:
+        with contextlib.suppress(ValueError, RecursionError):  # else the text itself is refused
             value = json.loads(value)
-        except (ValueError, RecursionError):
-            value = ""
     if value in (None, ""):
         return []
     if isinstance(value, list) and all(
@@ -446,10 +450,13 @@ def pair_negatives(tables: Iterable[Table]) -> Iterator[GivenRecord]:
 # ---------------------------------------------------------------- rows of a corpus
 
 
-def corpus_passages(tables: Iterable[Table]) -> Iterator[PassageRecord]:
-    """The passages of a corpus; those without an id are numbered from 0."""
+def corpus_passages(tables: Iterable[Table], ignored: Counter[str] | None = None) -> Iterator[PassageRecord]:
+    """The passages of a corpus; those without an id are numbered from 0. Columns that are not read are counted."""
     number = 0
     for table in tables:
+        if ignored is not None:
+            _, first = next(iter(table.rows()), (1, {}))
+            ignored.update(first.keys() - set(corpus_columns(tuple(first), table.by_id) or ()))
         for line, fields in table.rows():
             columns = corpus_columns(tuple(fields), table.by_id)
             if columns is None:

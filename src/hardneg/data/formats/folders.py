@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
 from hardneg.data.formats.faults import refuse
-from hardneg.data.formats.lines import empty_file, grade_of, read_lines, wrong_width
+from hardneg.data.formats.lines import PACKED, empty_file, grade_of, packed, read_lines, wrong_width
 from hardneg.data.record_source import JudgementRecord, QueryRecord
 from hardneg.errors import InputError
+from hardneg.storage.artifacts import MANIFEST
+from hardneg.storage.lease import LOCK
+
+# The endings of files with weights, and a tokenizer's files: beside config.json they tell a model.
+WEIGHTS = (".safetensors", ".bin", ".onnx", ".safetensors.index.json")
+TOKENIZERS = frozenset({"tokenizer.json", "tokenizer_config.json", "vocab.txt"})
+SIDECAR = ".manifest.json"
 
 
 def find_file(folder: Path, *names: str) -> Path:
@@ -26,6 +33,24 @@ def find_file(folder: Path, *names: str) -> Path:
 def has_file(folder: Path, name: str) -> bool:
     """Whether a folder has this file, plain or as ``.gz``."""
     return any(is_file(folder / f"{name}{end}") for end in ("", ".gz"))
+
+
+def is_model(names: Set[str]) -> bool:
+    """Whether a folder with these files holds a model in the form of transformers or sentence-transformers."""
+    return "modules.json" in names or (
+        "config.json" in names and any(name.endswith(WEIGHTS) or name in TOKENIZERS for name in names)
+    )
+
+
+def is_own(folder: Path) -> bool:
+    """Whether a folder holds an artefact, an experiment or a model, whose files are no tables of data."""
+    names = {path.name for path in folder.iterdir()}
+    return not names.isdisjoint({MANIFEST, LOCK}) or is_model(names)
+
+
+def sidecar_of(path: Path) -> Path:
+    """The path of the manifest beside a run's file."""
+    return path.with_name(path.name + SIDECAR)
 
 
 def leads_nowhere(path: Path) -> bool:
@@ -57,12 +82,20 @@ def find_splits(folder: Path, *patterns: str) -> dict[str, Path]:
     for name in names:
         match = next((match for pattern in patterns if (match := re.fullmatch(pattern, name))), None)
         if match is None:
+            refuse_packed(folder / name, patterns)
             continue
         if match["split"] in found:
             what = f"two files of split '{match['split']}'"
             raise InputError("AMBIGUOUS", what, "keep one of them", path=folder / name)
         found[match["split"]] = find_file(folder, name)
     return found
+
+
+def refuse_packed(path: Path, patterns: Sequence[str]) -> None:
+    """Refuse a file that only its packing hides from ``patterns``: its split would be missing."""
+    name, end = path.name.rpartition(".")[::2]
+    if f".{end.lower()}" in (*PACKED, ".gz") and any(re.fullmatch(pattern, name) for pattern in patterns):
+        raise packed(path)
 
 
 def tab_rows(path: Path, widths: Sequence[int]) -> Iterator[tuple[int, list[str]]]:

@@ -1,7 +1,8 @@
 """Pairs and triplets in named columns, as sentence-transformers and FlagEmbedding train on, and corpora alone.
 
 A place is a file or a folder: ``train.jsonl``, ``.json``, ``.csv``, ``.tsv``, ``.parquet``, or what
-``datasets`` wrote by ``save_to_disk``. A folder is looked through one level deep. The split is the word train,
+``datasets`` wrote by ``save_to_disk``. A folder is looked through one level deep, without the experiments,
+artefacts, models and runs that hardneg may have written there. The split is the word train,
 dev, validation, valid, val or test in a file's name, else in the name of its folder; without such a word it is
 train. validation, valid and val are called ``dev``. A file of a text column, and maybe id and title, is a
 corpus: its passages come first, and a positive or negative with the text of one of them is that passage. Beside
@@ -36,7 +37,7 @@ from hardneg.data.formats.columns import (
     unknown_columns,
 )
 from hardneg.data.formats.contexts import text_id
-from hardneg.data.formats.folders import is_file, tab_rows
+from hardneg.data.formats.folders import is_file, is_own, sidecar_of, tab_rows
 from hardneg.data.formats.lines import PACKED, packed
 from hardneg.data.formats.tables import JSON, TSV, columns_of, read_rows, suffix_of
 from hardneg.data.record_source import PassageRecord, Source, file_digests
@@ -44,7 +45,7 @@ from hardneg.errors import InputError
 
 SPLITS = {name: name for name in ("train", "dev", "test")} | dict.fromkeys(("validation", "valid", "val"), "dev")
 CORPORA = frozenset({"corpus", "collection", "passages", "documents", "docs"})
-NO_TABLES = re.compile(r"(?:dataset_dict|dataset_infos?|state|config)\.json|cache-.*|[._].*")
+NO_TABLES = re.compile(r"(?:dataset_dict|dataset_infos?|state|config)\.json|.*\.manifest\.json|cache-.*|[._].*")
 TRAIN = "train"
 
 
@@ -91,7 +92,7 @@ def source_of(format: str, found: Found, inputs: Mapping[str, str]) -> Source:
     known = functools.cache(lambda: passages_known(found))
 
     def passages() -> Iterator[PassageRecord]:
-        yield from corpus_passages(found.corpus)
+        yield from corpus_passages(found.corpus, ignored)
         yield from pair_passages(found.pairs, known(), ignored)
 
     return Source(
@@ -107,8 +108,15 @@ def source_of(format: str, found: Found, inputs: Mapping[str, str]) -> Source:
 
 def corpus_source(tables: Sequence[Table], inputs: Mapping[str, str]) -> Source:
     """The source of a corpus without queries."""
+    ignored: Counter[str] = Counter()
     return Source(
-        "corpus", lambda: corpus_passages(tables), lambda: iter(()), lambda: iter(()), inputs, corpus_alone=True
+        "corpus",
+        lambda: corpus_passages(tables, ignored),
+        lambda: iter(()),
+        lambda: iter(()),
+        inputs,
+        ignored,
+        corpus_alone=True,
     )
 
 
@@ -215,14 +223,21 @@ def table_files(place: Path) -> list[Path]:
     """The tables in a file or folder, one level deep, in order of name; none may be there plain and packed."""
     if place.is_file():
         return [place] if suffix_of(place) else []
-    inside = sorted(path for pattern in ("*", "*/*") for path in place.glob(pattern))
+    own = {folder for folder in place.iterdir() if folder.is_dir() and is_own(folder)}
+    inside = sorted(
+        path
+        for pattern in ("*", "*/*")
+        for path in place.glob(pattern)
+        if path.parent not in own and not sidecar_of(path).is_file()
+    )
     found = [path for path in inside if is_table(path, place)]
     plain = {path.with_name(path.name.removesuffix(".gz")): path for path in found}
     if len(plain) < len(found):
         twice = next(path for path in found if path.name.endswith(".gz") and path.with_suffix("") in found)
         raise InputError("AMBIGUOUS", "it is here plain and as .gz", "remove one of them", path=twice)
     for path in inside:  # left out, the split that it holds would be missing
-        alone = path.name.lower().endswith(PACKED) and path.with_suffix("") not in plain
+        unread = path.name.lower().endswith(PACKED) or (path.suffix.lower() == ".gz" and path.suffix != ".gz")
+        alone = unread and path.with_suffix("") not in plain
         if found and alone and suffix_of(path.with_suffix("")) and not is_hidden(path, place):
             raise packed(path)
     return found

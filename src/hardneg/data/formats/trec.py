@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from hardneg.data.formats.folders import sidecar_of
 from hardneg.data.formats.lines import CR_ALONE, LF_OR_CRLF, grade_of, publish_packed, read_lines
 from hardneg.data.formats.pair_table import Column, Float64, Table, TableForm, read_table
 from hardneg.data.ids import IdSpace, Vocabulary, byte_ranks, extend, other_forms, written_otherwise
@@ -254,14 +255,6 @@ def check_ids(ids: Sequence[str]) -> None:
     for id_ in ids:
         if (data := id_.encode()).split() != [data]:
             raise InputError("BLANK_IN_ID", f"a TREC run cannot hold the id {id_!r:.80}", "use ids without blanks")
-
-
-SIDECAR = ".manifest.json"
-
-
-def sidecar_of(path: Path) -> Path:
-    """The path of the manifest beside a run's file."""
-    return path.with_name(path.name + SIDECAR)
 
 
 def verify_run(path: Path, digest: Callable[[Path], str] = digest_file) -> Manifest:

@@ -1,0 +1,130 @@
+"""A folder of data in which hardneg itself wrote something, and files that only their packing hides."""
+
+import json
+import shutil
+
+import pytest
+
+import hardneg as hn
+from hardneg.api.inputs import check_file
+from hardneg.data.formats import beir, pairs, qa
+from hardneg.data.formats.folders import sidecar_of
+from hardneg.data.importing import detect, find_source, import_collection
+from hardneg.errors import InputError, SettingsError
+from hardneg.storage.lease import LOCK
+
+ROWS = "anchor,positive\nwhat is a shell,a program that reads commands\nwhat does make do,it builds\n"
+
+
+@pytest.fixture
+def data(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/train.csv").write_text(ROWS)
+    return tmp_path / "data"
+
+
+def read(place):
+    """The digests of a place's files, and how many passages it has."""
+    source = find_source(str(place))
+    return dict(source.inputs), len(list(source.passages()))
+
+
+def test_what_hardneg_wrote_into_a_folder_of_data_is_no_data(data, tmp_path):
+    before = read(data)
+    import_collection(str(data), data / "collection")
+    exp, model, runs = data / "exp", data / "model", data / "runs"
+    for folder in (exp, model, runs):
+        folder.mkdir()
+    (exp / "settings.json").write_text('{\n  "recipe": "star"\n}\n')
+    (exp / LOCK).touch()
+    (exp / "margins.tsv").write_text("1\t1\t22\t29\t1.8648\n")
+    (exp / "metrics.jsonl").write_text('{"step": 1}\n')
+    (model / "config.json").write_text("{}")
+    (model / "tokenizer_config.json").write_text('{\n  "do_lower_case": true\n}\n')
+    (model / "train.jsonl").write_text('{"anchor": "a", "positive": "b"}\n')
+    (data / "run.tsv").write_text("q1\tp1\t1\n")
+    sidecar_of(data / "run.tsv").write_text('{\n  "kind": "run"\n}\n')
+    sidecar_of(data / "bm25.trec.gz").write_text('{\n  "kind": "run"\n}\n')
+    assert (read(data), detect(str(data))) == (before, "pairs")
+    shutil.copy(exp / "margins.tsv", runs / "margins.tsv")  # what is not hardneg's own is read
+    with pytest.raises(InputError, match="UNKNOWN_COLUMNS"):
+        read(data)
+
+
+@pytest.mark.parametrize("place", ["new.tsv", "sub/new.csv", "new.jsonl.gz"])
+def test_a_table_that_would_become_data_is_not_written(data, place):
+    (data / "sub").mkdir()
+    what = "EXISTS: the tables of this folder are data, and this file would be read as a part of them"
+    for named in (data, f"pairs:{data}"):
+        with pytest.raises(SettingsError, match=what):
+            check_file(data / place, [named])
+
+
+def test_other_files_are(data, tmp_path):
+    for place in (data / "page.html", data / "run.trec.gz", tmp_path / "new.tsv", data / "a/b/c.tsv"):
+        check_file(place, [data])
+    beir_folder(tmp_path / "beir")
+    check_file(tmp_path / "beir/new.tsv", [tmp_path / "beir"])  # its files are known by their names
+    with pytest.raises(SettingsError, match="would be overwritten"):
+        check_file(data / "train.csv", [data])
+
+
+def test_an_export_does_not_become_training_data(data, tmp_path):
+    pool = tmp_path / "pool"
+    hn.mine(data, None, pool, sources=("random",), count=1, cache=tmp_path / "cache")
+    with pytest.raises(SettingsError, match="would be read as a part of them"):
+        hn.export_pool(pool, data, data / "mined.jsonl", format="sentence-transformers", cache=tmp_path / "cache")
+    assert [path.name for path in data.iterdir()] == ["train.csv"]
+
+
+def beir_folder(folder):
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text('{"_id": "d", "text": "a text"}\n')
+    (folder / "queries.jsonl").write_text('{"_id": "q", "text": "a query"}\n')
+    (folder / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
+
+
+@pytest.mark.parametrize("end", [".bz2", ".zst", ".GZ", ".xz"])
+def test_a_split_in_a_file_that_is_not_unpacked_is_refused(tmp_path, end):
+    beir_folder(tmp_path / "beir")
+    (tmp_path / f"beir/qrels/test.tsv{end}").write_bytes(b"x")
+    with pytest.raises(
+        InputError, match=rf"qrels/test.tsv{end}: UNKNOWN_FORMAT: files packed as {end} are not read"
+    ):
+        beir.records(tmp_path / "beir")
+    (tmp_path / "qa").mkdir()
+    (tmp_path / "qa/corpus.tsv").write_text("id\ttext\ttitle\n1\tb\tc\n")
+    (tmp_path / "qa/train.jsonl").write_text(json.dumps({"question": "a", "answers": ["b"]}) + "\n")
+    (tmp_path / f"qa/dev.jsonl{end}").write_bytes(b"x")
+    with pytest.raises(InputError, match=rf"dev.jsonl{end}: UNKNOWN_FORMAT"):
+        qa.records(tmp_path / "qa")
+
+
+def test_a_table_named_gz_in_capitals_is_refused(data):
+    (data / "test.csv.GZ").write_bytes(b"x")
+    with pytest.raises(InputError, match=r"test.csv.GZ: UNKNOWN_FORMAT: files packed as .GZ are not read"):
+        pairs.records(data)
+
+
+def test_a_teachers_scores_in_a_cell_are_those_of_a_list(tmp_path):
+    fields = {"anchor": "a", "positive": "b", "negative": "c", "label": [9.5, 1.25]}
+    cells = {name: value if isinstance(value, str) else json.dumps(value) for name, value in fields.items()}
+    (tmp_path / "train.jsonl").write_text(json.dumps(fields) + "\n")
+    (tmp_path / "train.tsv").write_text("\t".join(cells) + "\n" + "\t".join(cells.values()) + "\n")
+    found = []
+    for name in ("train.jsonl", "train.tsv"):
+        source = pairs.records(tmp_path / name)
+        assert source.negatives is not None
+        (record,) = source.negatives()
+        found.append(tuple(record)[:7])
+    assert found[0] == found[1]
+    assert found[0][5:] == ([9.5], [1.25])
+    (tmp_path / "train.tsv").write_text("anchor\tpositive\tnegative\tlabel\na\tb\tc\t[1, x]\n")
+    with pytest.raises(InputError, match="WRONG_TYPE: the scores in 'label'"):
+        list(pairs.records(tmp_path / "train.tsv").negatives())
+
+
+def test_columns_of_a_corpus_that_are_not_read_are_counted(tmp_path):
+    (tmp_path / "corpus.csv").write_text("document_id,title,text\nd9,t,some text\n")
+    made = import_collection(str(tmp_path / "corpus.csv"), tmp_path / "to")
+    assert made.facts["ignored_fields"] == {"document_id": 1}
