@@ -225,6 +225,14 @@ def test_what_people_labelled_relevant_is_never_a_positive_to_train_on(labels, t
     assert answers_of(after, tmp_path / "cache")(data.train.query_rows[[query]], row).all()  # and no negative
 
 
+def test_what_people_labelled_positive_is_trained_on_also_without_the_judgements_of_the_data(collection, tmp_path):
+    data = data_of(collection, use_positive_ctxs=False)
+    query, passage = data.collection.query_ids[int(data.train.query_rows[2])], data.collection.passage_ids[6]
+    judged = JudgedIds(tmp_path / "j.tsv", {(query, passage): ("positive", 2)})
+    after = amended(data, judged.known(data.collection.query_ids, data.collection.passage_ids))
+    assert [after.train.of(i).tolist() for i in range(4)] == [[], [], [6], []]
+
+
 def test_bm25_finds_positives_and_negatives_without_a_model(labels, tmp_path):
     data, _, contains = labels
     corpus = Corpus(data.collection, tmp_path / "cache")

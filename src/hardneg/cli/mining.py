@@ -54,8 +54,12 @@ def mine(
     file: Annotated[
         Path | None, option(help="Run, pool or JSON that the source `file` reads.", metavar="FILE")
     ] = None,
-    alpha: Annotated[float, option(help="Share of momentum, below 1.", metavar="SHARE")] = 0.5,
-    beta: Annotated[float, option(help="Share of lookahead in the new part, below 1.", metavar="SHARE")] = 0.5,
+    alpha: Annotated[
+        float, option(help="Share of negatives from the pool before (momentum), below 1.", metavar="SHARE")
+    ] = 0.5,
+    beta: Annotated[
+        float, option(help="Share of lookahead negatives among the new ones, below 1.", metavar="SHARE")
+    ] = 0.5,
     rank_from: Annotated[int, option(min=1, help="First rank to mine.")] = 1,
     rank_to: Annotated[int | None, option(min=1, help="Last rank to mine.")] = None,
     max_score: MaxScore = None,

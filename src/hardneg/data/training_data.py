@@ -43,7 +43,8 @@ class Labels:
     labels : ``qrels``: judged passages are positives. ``answers`` (open-domain question answering): judged
         passages are positives, and no passage that contains an answer is a negative. A query without a judged
         positive gets the highest-ranked passage with an answer, which may be another one for each model.
-    use_positive_ctxs : False ignores judgements and uses answers only.
+    use_positive_ctxs : False ignores the judgements of the data, but not what people called positive, and uses
+        answers.
     require_gold : leave out queries without a judged positive.
     answer_mode : whether answers are strings or patterns.
     """
@@ -119,6 +120,8 @@ class TrainingData:
         labels, positives = self.labels, self.all_train
         if not labels.use_positive_ctxs:
             positives = replace(positives, offsets=np.zeros_like(positives.offsets), passage_rows=NO_ROWS)
+            if self.judgements is not None:  # what people called positive is no record of the data
+                positives = self.judgements.amend(positives)
         found = spans(positives.offsets) > 0
         if labels.labels == "answers" and not labels.require_gold:
             found |= has_answer(self.collection, positives)

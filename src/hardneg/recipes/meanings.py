@@ -395,7 +395,11 @@ MEANINGS: dict[str, Meaning] = {
         "",
         DPR,
     ),
-    "use_positive_ctxs": Meaning("With `labels = answers`: whether judged positives are used, too.", "", DPR),
+    "use_positive_ctxs": Meaning(
+        "With `labels = answers`: whether positives of the data are used; those of `--judgements` always are.",
+        "",
+        DPR,
+    ),
     "require_gold": Meaning("With `labels = answers`: leave out questions without a judged positive.", "", DPR),
     "answer_mode": Meaning("With `labels = answers`: answers are a `string` or a pattern (`regex`).", "", DPR),
     # machine
