@@ -45,6 +45,7 @@ from hardneg.negatives.candidates import Filters as Filters
 from hardneg.negatives.pool import NegativePool as NegativePool
 from hardneg.negatives.pool import load_pool as load_pool
 from hardneg.recipes.ance_tele import AnceTele as AnceTele
+from hardneg.search.embedding_store import Embeddings as Embeddings
 from hardneg.search.retriever import Retriever as Retriever
 from hardneg.training.objectives import group_loss as group_loss
 

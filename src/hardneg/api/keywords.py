@@ -132,7 +132,7 @@ class Keywords(Options, total=False):
     """`qrels`: judged passages are positives. `answers`: also, no passage that contains an answer is a negative.
     """
     use_positive_ctxs: bool
-    """With `labels = answers`: whether judged positives are used, too."""
+    """With `labels = answers`: whether positives of the data are used; those of `--judgements` always are."""
     require_gold: bool
     """With `labels = answers`: leave out questions without a judged positive."""
     answer_mode: Literal["string", "regex"]
