@@ -1,8 +1,8 @@
 """Kinds of negatives at equal steps, and what ADORE adds to as many steps more of the same training.
 
 Five models make equal optimiser steps with negatives of the batch, random ones of the corpus, BM25's, ANCE's and
-STAR's. Two of them are trained further: by ADORE, or by the same recipe again. All seeds use the settings that the
-studies of ANCE and of STAR and ADORE chose on dev.
+STAR's. Two of them are trained further: by ADORE, or by the same recipe again, with queries in an order of its own.
+All seeds use the settings that the studies of ANCE and of STAR and ADORE chose on dev.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ from hardneg.evaluation.significance import holm
 MEASURES = ("RR@10", "nDCG@10")
 SPLITS = ("dev", "test")
 WARM = "warm"
+FURTHER = 1000  # is added to the seed of what trains on
+PARTS = 6  # the steps are a multiple of it: ANCE makes half of them, with two refreshes
 TITLES = {
     "in-batch": "In-Batch",
     "random": "Rand (corpus)",
@@ -93,12 +95,14 @@ def rows(chosen: Namespace, seed: int) -> dict[str, Row]:
     half = chosen.steps // 2
 
     def step(name: str, recipe: str, model: str | None = None, **settings: object) -> Step:
+        # What trains on has another seed: with the same one it would take the queries of the steps before again.
+        own = seed + (FURTHER if name.endswith(("-adore", "-more")) else 0)
         words = ("--test", "none") if name == WARM else ()
         began = None if model is None else named(model, seed)
         return Step(
             named(name, seed),
             recipe,
-            {"seed": seed, "learning_rate": chosen.rate, **settings},
+            {"seed": own, "learning_rate": chosen.rate, **settings},
             began,
             words=words,
         )
@@ -239,8 +243,17 @@ def report(study: Study, chosen: Namespace) -> str:
     return "\n\n".join([quality_table(study, chosen, done), tests_table(done), errors_table(done)])
 
 
+def check(chosen: Namespace) -> None:
+    """Refuse names of no row, and steps that cannot be equal."""
+    if unknown := set(chosen.rows) - set(TITLES):
+        raise SystemExit(f"--rows: there is no {', '.join(sorted(unknown))}; known are {', '.join(TITLES)}")
+    if chosen.steps % PARTS:
+        raise SystemExit(f"--steps {chosen.steps}: give a multiple of {PARTS}")
+
+
 def main(chosen: Namespace) -> None:
     """Run the missing experiments, seed by seed; keep their outcomes; write the tables of this collection."""
+    check(chosen)
     study = begin(chosen, common_of(chosen), *MEASURES)
     for seed in chosen.seeds:
         made = [*rows(chosen, seed).values()]

@@ -2,16 +2,20 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
 import hardneg as hn
-from hardneg.api.inputs import check_file
+from hardneg.api.inputs import check_file, check_no_data
 from hardneg.data.formats import beir, pairs, qa
 from hardneg.data.formats.folders import sidecar_of
 from hardneg.data.importing import detect, find_source, import_collection
 from hardneg.errors import InputError, SettingsError
+from hardneg.process.progress import showing
+from hardneg.storage.artifacts import write_json
 from hardneg.storage.lease import LOCK
+from hardneg.storage.manifest import Manifest
 
 ROWS = "anchor,positive\nwhat is a shell,a program that reads commands\nwhat does make do,it builds\n"
 
@@ -36,19 +40,50 @@ def test_what_hardneg_wrote_into_a_folder_of_data_is_no_data(data, tmp_path):
     for folder in (exp, model, runs):
         folder.mkdir()
     (exp / "settings.json").write_text('{\n  "recipe": "star"\n}\n')
-    (exp / LOCK).touch()
+    (exp / LOCK).write_text("process 12 on host\n")
     (exp / "margins.tsv").write_text("1\t1\t22\t29\t1.8648\n")
     (exp / "metrics.jsonl").write_text('{"step": 1}\n')
     (model / "config.json").write_text("{}")
     (model / "tokenizer_config.json").write_text('{\n  "do_lower_case": true\n}\n')
     (model / "train.jsonl").write_text('{"anchor": "a", "positive": "b"}\n')
     (data / "run.tsv").write_text("q1\tp1\t1\n")
-    sidecar_of(data / "run.tsv").write_text('{\n  "kind": "run"\n}\n')
-    sidecar_of(data / "bm25.trec.gz").write_text('{\n  "kind": "run"\n}\n')
+    for name in ("run.tsv", "bm25.trec.gz"):
+        write_json(sidecar_of(data / name), Manifest("run", {}, {}, {}, {}, 1).as_json())
     assert (read(data), detect(str(data))) == (before, "pairs")
     shutil.copy(exp / "margins.tsv", runs / "margins.tsv")  # what is not hardneg's own is read
     with pytest.raises(InputError, match="UNKNOWN_COLUMNS"):
         read(data)
+
+
+def test_folders_that_are_not_read_are_named(data, capsys):
+    import_collection(str(data), data / "collection")
+    with showing(True):
+        read(data)
+    assert capsys.readouterr().err == f"{data}: collection is of hardneg, and not read as data\n"
+
+
+def test_other_files_of_these_names_hide_no_data(data, tmp_path):
+    """A manifest, a lock or a description that hardneg did not write stands beside data of others, too."""
+    (data / "dev").mkdir()
+    (data / "dev/a.csv").write_text(ROWS)
+    (data / "dev/manifest.json").write_text('{"files": ["a.csv"]}')
+    (data / "dev" / LOCK).touch()
+    sidecar_of(data / "train.csv").write_text('{"rows": 2}')
+    assert set(find_source(str(data)).inputs) == {"train.csv", "dev/a.csv"}
+
+
+def test_folders_and_names_that_cannot_be_looked_at_are_no_obstacle(data, monkeypatch):
+    before = read(data)
+    (data / "closed").mkdir()
+    (data / f"{'x' * 250}.md").touch()  # with the suffix of a description it is too long
+
+    def listed(folder, real=Path.iterdir):
+        if folder.name == "closed":
+            raise PermissionError(13, "Permission denied", str(folder))
+        return real(folder)
+
+    monkeypatch.setattr(Path, "iterdir", listed)
+    assert read(data) == before
 
 
 @pytest.mark.parametrize("place", ["new.tsv", "sub/new.csv", "new.jsonl.gz"])
@@ -65,6 +100,11 @@ def test_other_files_are(data, tmp_path):
         check_file(place, [data])
     beir_folder(tmp_path / "beir")
     check_file(tmp_path / "beir/new.tsv", [tmp_path / "beir"])  # its files are known by their names
+    with pytest.raises(SettingsError, match="would be read as a part"):
+        check_file(tmp_path / "beir/qrels/new.tsv", [tmp_path / "beir"])
+    for name in ("_new.csv", ".new.jsonl", "state.json"):
+        check_file(data / name, [data])
+    check_file(data / "run.tsv", [data], told=True)
     with pytest.raises(SettingsError, match="would be overwritten"):
         check_file(data / "train.csv", [data])
 
@@ -77,11 +117,39 @@ def test_an_export_does_not_become_training_data(data, tmp_path):
     assert [path.name for path in data.iterdir()] == ["train.csv"]
 
 
+def test_a_table_of_suspects_does_not_become_data_that_an_experiment_remembers(data):
+    with pytest.raises(SettingsError, match="would be read as a part"):
+        check_no_data(data / "suspects.tsv")
+    check_no_data(data.parent / "suspects.txt")
+
+
+def test_a_split_of_another_format_is_not_written(tmp_path):
+    tevatron = tmp_path / "tevatron"
+    tevatron.mkdir()
+    row = {
+        "query_id": "1",
+        "query": "a",
+        "positive_passages": [{"docid": "d", "text": "b"}],
+        "negative_passages": [],
+    }
+    (tevatron / "train.jsonl").write_text(json.dumps(row) + "\n")
+    assert detect(str(tevatron)) == "tevatron"
+    with pytest.raises(SettingsError, match="would be read as a part"):
+        check_file(tevatron / "mined.jsonl", [tevatron])
+    check_file(tevatron / "mined.tsv", [tevatron])
+
+
 def beir_folder(folder):
     (folder / "qrels").mkdir(parents=True)
     (folder / "corpus.jsonl").write_text('{"_id": "d", "text": "a text"}\n')
     (folder / "queries.jsonl").write_text('{"_id": "q", "text": "a query"}\n')
     (folder / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
+
+
+def test_a_packed_copy_of_a_split_is_no_obstacle(tmp_path):
+    beir_folder(tmp_path / "beir")
+    (tmp_path / "beir/qrels/train.tsv.zst").write_bytes(b"x")
+    assert set(beir.records(tmp_path / "beir").inputs) == {"corpus.jsonl", "queries.jsonl", "qrels/train.tsv"}
 
 
 @pytest.mark.parametrize("end", [".bz2", ".zst", ".GZ", ".xz"])
@@ -122,6 +190,9 @@ def test_a_teachers_scores_in_a_cell_are_those_of_a_list(tmp_path):
     (tmp_path / "train.tsv").write_text("anchor\tpositive\tnegative\tlabel\na\tb\tc\t[1, x]\n")
     with pytest.raises(InputError, match="WRONG_TYPE: the scores in 'label'"):
         list(pairs.records(tmp_path / "train.tsv").negatives())
+    (tmp_path / "train.tsv").write_text("anchor\tpositive\tnegative\tlabel\na\tb\tc\t[good]\n")
+    (record,) = pairs.records(tmp_path / "train.tsv").negatives()  # a label in words is no score
+    assert record.negative_scores == []
 
 
 def test_columns_of_a_corpus_that_are_not_read_are_counted(tmp_path):

@@ -16,6 +16,7 @@ from hardneg.errors import Interrupted, PeerError, SettingsError
 from hardneg.process import distributed, signals
 from hardneg.process.distributed import group, rank, shard_of, world_size
 from hardneg.process.signals import StopFlag, stop_flag
+from processes import together
 
 
 def test_alone_there_is_one_shard(monkeypatch):
@@ -232,3 +233,15 @@ def test_memory_that_runs_out_in_a_message_is_no_lost_process():
     torch = pytest.importorskip("torch")
     with pytest.raises(torch.OutOfMemoryError), distributed.peers():
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+def test_a_new_group_knows_of_no_errand_that_was_left(tmp_path):
+    """What a training that was stopped left behind does not end the next one of the same program."""
+
+    def work(rank):
+        distributed._astray = True
+        with distributed.group():
+            assert not distributed._astray
+        return 0
+
+    assert together(2, work, tmp_path / "log") == [0, 0], (tmp_path / "log").read_text()

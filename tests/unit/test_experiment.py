@@ -181,13 +181,14 @@ def test_changed_result_settings_are_refused_with_the_keys_that_differ(tmp_path)
 def test_a_setting_that_came_or_went_with_a_version_is_a_difference_too(tmp_path):
     class Later(Settings):
         episodes: int = 3
-        alpha: float = 0.5
         beta: float = 0.1
 
     start(tmp_path / "exp")
     code, line = refused(tmp_path / "exp", Later())
     assert code == "SETTINGS_CHANGED"
-    assert "beta: none -> 0.1; extra: [] -> none; use the old settings, or" in line
+    assert (
+        "other settings: alpha: 0.5 -> none; beta: none -> 0.1; use the old settings, or" in line
+    )  # extra is off
 
 
 def test_a_setting_that_an_older_version_did_not_have_is_no_difference_where_it_is_off(tmp_path):
@@ -202,6 +203,7 @@ def test_a_setting_that_an_older_version_did_not_have_is_no_difference_where_it_
     assert start(tmp_path / "exp", Later()).results == {}
     code, line = refused(tmp_path / "exp", Later(top=3))
     assert (code, "top: none -> 3; use the old settings, or" in line) == ("SETTINGS_CHANGED", True)
+    assert start(tmp_path / "exp").results == {}  # nor where it was off and is gone
     start(tmp_path / "old")
     code, line = refused(tmp_path / "old", Other())
     assert "depth: none -> 20; go on with the hardneg that began it, which had no such settings, or" in line

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from hardneg.api.recipes import settings_of
+from hardneg.negatives.groups import epoch_order
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "docs/studies"
@@ -58,7 +59,8 @@ def test_every_step_is_a_valid_experiment(module, harness, tmp_path):
         words = study.command(step)
         settings = settings_of(step.recipe, None, None, [b for a, b in itertools.pairwise(words) if a == "--set"])
         settings.check()
-        assert settings.seed == int(step.name.rpartition("-")[2])
+        row, _, seed = step.name.partition("-seed-")
+        assert settings.seed == int(seed) + 1000 * row.endswith(("-adore", "-more"))
         assert step.model is None or step.model in names
 
 
@@ -76,6 +78,23 @@ def test_rows_and_what_is_trained_further_make_equal_steps(module, harness, tmp_
     for name, row in module.rows(options, 42).items():
         further = name.endswith(("-adore", "-more"))
         assert sum(map(steps_of, row.steps)) == (24 if further else 12)
+
+
+def test_what_trains_on_takes_queries_in_another_order(module, harness, tmp_path):
+    options = asked(module, harness, tmp_path)
+    for name, row in module.rows(options, 42).items():
+        if name.endswith("-more"):
+            *before, further = [step.settings["seed"] for step in row.steps]
+            orders = [epoch_order(np.arange(100), seed, 1, 0).tolist() for seed in (before[-1], further)]
+            assert orders[0] != orders[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [(["--rows", "bm52"], "no bm52"), (["--steps", "100"], "multiple of 6")]
+)
+def test_wrong_options_are_refused(module, harness, tmp_path, words, said):
+    with pytest.raises(SystemExit, match=said):
+        module.main(asked(module, harness, tmp_path, *words))
 
 
 def test_a_difference_is_over_the_seeds_that_both_rows_have(module, outcome):

@@ -23,6 +23,7 @@ from hardneg.api.inputs import (
     cache_at,
     check_all,
     check_file,
+    check_no_data,
     check_read,
     collection_of,
     judgements_of,
@@ -122,6 +123,8 @@ def audit(
         *(partial(check_file, Path(file), [path, data, judgements]) for file in (out, page) if file is not None),
         partial(check_two, out, page),
     )
+    if out is not None and data is None:  # the data may lie where the table goes
+        check_no_data(Path(out))
     world = open_world(Path(path), data, cache)
     if not len(world.pool.passage_rows):
         what = "the pool has no negatives: the model was trained on those of the batch, or bounds left none"

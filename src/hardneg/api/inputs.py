@@ -13,9 +13,9 @@ import numpy as np
 from hardneg.arguments import LARGEST, brief, checked
 from hardneg.config import nearest
 from hardneg.data.collection import Collection
-from hardneg.data.formats.folders import SIDECAR, is_own
+from hardneg.data.formats.folders import SIDECAR
 from hardneg.data.formats.tables import suffix_of
-from hardneg.data.importing import detect, no_collection, open_data
+from hardneg.data.importing import no_collection, open_data, would_read
 from hardneg.data.judgements import Judgements, read_judgements
 from hardneg.data.training_data import TrainingData, amended
 from hardneg.errors import ArtifactError, Faults, HardnegError, InputError, SettingsError
@@ -251,12 +251,13 @@ def check_folder(out: Path) -> None:
     check_writable(out)
 
 
-def check_file(out: Path, reads: Iterable[object] = ()) -> None:
+def check_file(out: Path, reads: Iterable[object] = (), *, told: bool = False) -> None:
     """Refuse a place where a file cannot or must not be written; say that an existing file will be replaced.
 
     Parameters
     ----------
     reads : everything that the command reads; what is not the path of a file is ignored.
+    told : whether a manifest beside the file will tell what it is, so that nobody takes it for data.
     """
     try:
         str(out).encode()
@@ -275,9 +276,8 @@ def check_file(out: Path, reads: Iterable[object] = ()) -> None:
     places = [*named, *(Path(rest) for read in named if (rest := str(read).partition(":")[2]))]  # beir:FOLDER
     if not out.exists():
         check_outside(target)
-        if any(is_among(out, place) for place in places):
-            what = "the tables of this folder are data, and this file would be read as a part of them"
-            raise SettingsError("EXISTS", what, "give a path outside of the folder", path=out)
+        if not told:
+            check_no_data(out, places)
         return
     if any(is_read(out, place) for place in places):
         what = "this file is an input of the command, and would be overwritten"
@@ -287,6 +287,18 @@ def check_file(out: Path, reads: Iterable[object] = ()) -> None:
         raise SettingsError("EXISTS", what, "give another path", path=out)
     check_outside(target)
     note(f"{out} is there already and will be replaced")
+
+
+def check_no_data(out: Path, places: Iterable[Path] | None = None) -> None:
+    """Refuse a new file that would be read as a part of the data in one of these folders.
+
+    Parameters
+    ----------
+    places : None: the two folders that lead to the file.
+    """
+    if not out.exists() and any(is_among(out, place) for place in places or out.absolute().parents[:2]):
+        what = "the tables of this folder are data, and this file would be read as a part of them"
+        raise SettingsError("EXISTS", what, "give a path outside of the folder", path=out)
 
 
 def is_read(out: Path, place: Path) -> bool:
@@ -301,16 +313,11 @@ def is_read(out: Path, place: Path) -> bool:
 
 
 def is_among(out: Path, place: Path) -> bool:
-    """Whether a new file would be a table of a folder whose tables are told by their columns alone."""
-    if not suffix_of(out) or not place.is_dir() or is_published(place):
+    """Whether a new file would be read as a part of the data in a folder."""
+    if not place.is_dir() or is_published(place):
         return False
-    folder, whole = out.resolve().parent, place.resolve()
-    if folder != whole and (folder.parent != whole or (folder.is_dir() and is_own(folder))):
-        return False
-    try:
-        return detect(str(place)) in ("pairs", "corpus")
-    except HardnegError:
-        return False
+    out, place = Path(os.path.realpath(out)), place.resolve()
+    return place in out.parents[:2] and would_read(place, out)
 
 
 def is_of_experiment(file: Path) -> bool:

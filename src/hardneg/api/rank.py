@@ -116,7 +116,7 @@ def fuse(
     splits = [split] * len(runs) + [tune or ""] * len(tuning_runs)
     if out is not None:
         check_apart(out, [*runs, *tuning_runs], splits)
-        check_file(Path(out), [data])
+        check_file(Path(out), [data], told=True)
     collection = None if data is None else collection_of(data, cache)
     given, queries, passages, id_rank = open_ranked([*runs, *tuning_runs], splits, collection)
     if method == "linear":
@@ -362,7 +362,7 @@ def rerank(
     at_least("k", k)
     check_idle_split(split, [run])
     check_apart(out, [run], [split])
-    check_file(Path(out), [data])
+    check_file(Path(out), [data], told=True)
     collection = collection_of(data, cache)
     queries, passages = collection.query_ids, collection.passage_ids
     given = read_run(run_place(run, split), queries, passages, collection=collection.digest)

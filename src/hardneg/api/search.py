@@ -164,7 +164,7 @@ def search_split(
     check_reranking(rerank_by, rerank_k)
     chosen = SearcherOptions(model, bm25, retriever, embeddings, index, language)
     chosen.check(reading)
-    check_file(Path(out), [data])
+    check_file(Path(out), [data], told=True)
     collection, folder = collection_of(data, cache), cache_at(cache)
     rows = named_split(collection, split, "--split").query_rows
     blank = collection.passage_ids.first_blank()

@@ -16,12 +16,12 @@ from hardneg.data.checks import OnDuplicate, Rules
 from hardneg.data.collection import KIND, Collection, cached_place, publish_source
 from hardneg.data.formats import beir, dpr, hub, irds, msmarco, pairs, pydocs, qa, tevatron, trec_folder
 from hardneg.data.formats.columns import any_pair_columns, corpus_columns, unknown_columns
-from hardneg.data.formats.folders import is_model
+from hardneg.data.formats.folders import has_split, is_model
 from hardneg.data.formats.lines import PACKED, UNPACK, packed
 from hardneg.data.formats.tables import SUFFIXES, columns_of, suffix_of
 from hardneg.data.languages import language_named
 from hardneg.data.record_source import Source
-from hardneg.errors import ArtifactError, InputError, SettingsError
+from hardneg.errors import ArtifactError, HardnegError, InputError, SettingsError
 from hardneg.process.progress import wait_for_another
 from hardneg.storage.artifacts import (
     MANIFEST,
@@ -67,6 +67,14 @@ SIGNS: Sequence[tuple[str, tuple[set[str], str]]] = (
     ("msmarco", ({"collection.tsv"}, r".*\.query\.txt|queries\..*\.tsv")),
     ("qa", ({"corpus.tsv"}, r".*\.jsonl")),
 )
+# The patterns of files with the queries or judgements of a split.
+SPLITS: Mapping[str, Sequence[str]] = {
+    "dpr": dpr.QUESTIONS,
+    "msmarco": (*msmarco.QUERIES, *msmarco.QRELS),
+    "qa": (qa.SPLITS,),
+    "tevatron": (tevatron.SPLITS,),
+    "trec": (trec_folder.TOPICS, trec_folder.QRELS),
+}
 # Signs that are tried if the names of the columns do not tell the format either.
 LATER_SIGNS: Sequence[tuple[str, tuple[set[str], str]]] = (
     ("tevatron", (set(), r"(?!queries\.|corpus\.).*\.jsonl")),
@@ -187,6 +195,19 @@ def detect(data: str) -> str:
     if found is None:
         raise unknown_folder(place, names)
     return found
+
+
+def would_read(place: Path, file: Path) -> bool:
+    """Whether a new file, in a folder of data or one level below it, would be read as a part of them."""
+    try:
+        format = detect(str(place))
+    except (HardnegError, OSError):
+        return False
+    if format in ("pairs", "corpus"):
+        return pairs.would_read(place, file)
+    if format == "beir":
+        return file.parent == place / "qrels" and has_split(file, beir.SPLITS)
+    return file.parent == place and has_split(file, *SPLITS.get(format, ()))
 
 
 def by_names(names: Set[str], signs: Sequence[tuple[str, tuple[set[str], str]]]) -> str | None:

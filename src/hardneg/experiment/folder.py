@@ -265,12 +265,19 @@ def record_of(
 
 
 def completed(record: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-    """The record of an experiment, with the settings that are off and that an older hardneg did not have."""
+    """The record of an experiment with the settings of this version, where it differs by some that are off."""
     fields = type(settings).model_fields
     lacking = {name for name in settings.result_values() if name in fields and name not in record["settings"]}
     defaults = type(settings).model_construct().model_dump(mode="json", include=lacking)
     off = {name: value for name, value in defaults.items() if not value}
-    return {**record, **{of: {**off, **record[of]} for of in ("settings", "result_settings")}}
+    gone = {name for name, value in record["settings"].items() if name not in fields and not value}
+    return {
+        **record,
+        **{
+            of: {name: value for name, value in {**off, **record[of]}.items() if name not in gone}
+            for of in ("settings", "result_settings")
+        },
+    }
 
 
 def check_same(old: Mapping[str, Any], new: Mapping[str, Any], grows: Sequence[str], path: Path) -> bool:
@@ -294,7 +301,8 @@ def check_same(old: Mapping[str, Any], new: Mapping[str, Any], grows: Sequence[s
         more = f"; and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
         what = "this experiment was started with other settings: " + "; ".join(changed[:SHOWN]) + more
         fix = "use the old settings, or give a new folder"
-        if all(name not in old["settings"] for name in names if before.get(name) != now.get(name)):
+        differing = [name for name in names if before.get(name) != now.get(name)]
+        if differing and not any(name in old["settings"] for name in differing):
             fix = "go on with the hardneg that began it, which had no such settings, or give a new folder"
         raise ArtifactError("SETTINGS_CHANGED", what, fix, path=path)
     if changed := differences(inputs_told(old, new), inputs_told(new, old)):

@@ -88,7 +88,7 @@ def group() -> Iterator[None]:
     SettingsError : the environment does not say who and where the others are.
     PeerError : not all came within ``ASSEMBLY``.
     """
-    global _members, _opened
+    global _members, _opened, _astray
     check_launch("MASTER_ADDR", "MASTER_PORT")
     if world_size() == 1 or _members > 1:
         yield

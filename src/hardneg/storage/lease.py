@@ -117,6 +117,14 @@ def made_once(
             waiting()
 
 
+def was_leased(directory: Path) -> bool:
+    """Whether a process of hardneg ever held a directory: its lock is there, and names a process."""
+    try:
+        return re.fullmatch(r"process \d+ on \S+\n", (directory / LOCK).read_text()) is not None
+    except (OSError, ValueError):
+        return False
+
+
 def _own_name() -> str:
     return f"process {os.getpid()} on {socket.gethostname()}"
 

@@ -63,6 +63,7 @@ POSITIVE_IDS = (
 )
 NAMES_IDS = re.compile(r".*(?:[_\- ]|\b|doc)ids?")  # of a column that holds ids, and no texts
 HEADING = 4  # words of the longest name of a column that is no text
+LIST = re.compile(r"\[\s*(?:[-+.\d]|\])")  # how a list of numbers begins
 NEGATIVE = re.compile(r"(?:hard_?)?neg(?:ative)?s?[_-]?\d*")
 SCORES = ("score", "label", "similarity_score")
 QUERY_IDS = ("query_id", "qid", "anchor_id")
@@ -350,8 +351,10 @@ def _taught(
 
 
 def is_list(value: Any, place: Place) -> bool:
-    """Whether a field is a list, in CSV and TSV one that is written as a text."""
-    return isinstance(value, list) or (isinstance(value, str) and value.startswith("[") and in_cells(place.path))
+    """Whether a field is a list, in CSV and TSV one of numbers that is written as a text."""
+    if isinstance(value, str):
+        return in_cells(place.path) and LIST.match(value) is not None
+    return isinstance(value, list)
 
 
 def _numbers(value: Any, name: str, place: Place) -> list[float] | None:

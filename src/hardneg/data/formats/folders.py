@@ -9,9 +9,10 @@ from pathlib import Path
 from hardneg.data.formats.faults import refuse
 from hardneg.data.formats.lines import PACKED, empty_file, grade_of, packed, read_lines, wrong_width
 from hardneg.data.record_source import JudgementRecord, QueryRecord
-from hardneg.errors import InputError
+from hardneg.errors import HardnegError, InputError
 from hardneg.storage.artifacts import MANIFEST
-from hardneg.storage.lease import LOCK
+from hardneg.storage.lease import LOCK, was_leased
+from hardneg.storage.manifest import read_manifest_file
 
 # The endings of files with weights, and a tokenizer's files: beside config.json they tell a model.
 WEIGHTS = (".safetensors", ".bin", ".onnx", ".safetensors.index.json")
@@ -44,8 +45,21 @@ def is_model(names: Set[str]) -> bool:
 
 def is_own(folder: Path) -> bool:
     """Whether a folder holds an artefact, an experiment or a model, whose files are no tables of data."""
-    names = {path.name for path in folder.iterdir()}
-    return not names.isdisjoint({MANIFEST, LOCK}) or is_model(names)
+    try:
+        names = {path.name for path in folder.iterdir()}
+    except OSError:  # of another user
+        return False
+    if is_model(names) or (LOCK in names and was_leased(folder)):
+        return True
+    return MANIFEST in names and is_manifest(folder / MANIFEST)
+
+
+def is_manifest(path: Path, kind: str | None = None) -> bool:
+    """Whether a file is a manifest that hardneg wrote (of this kind), and not another file of this name."""
+    try:
+        return read_manifest_file(path).kind == (kind or read_manifest_file(path).kind)
+    except (HardnegError, OSError):
+        return False
 
 
 def sidecar_of(path: Path) -> Path:
@@ -82,13 +96,19 @@ def find_splits(folder: Path, *patterns: str) -> dict[str, Path]:
     for name in names:
         match = next((match for pattern in patterns if (match := re.fullmatch(pattern, name))), None)
         if match is None:
-            refuse_packed(folder / name, patterns)
+            if name.rpartition(".")[0] not in names:
+                refuse_packed(folder / name, patterns)
             continue
         if match["split"] in found:
             what = f"two files of split '{match['split']}'"
             raise InputError("AMBIGUOUS", what, "keep one of them", path=folder / name)
         found[match["split"]] = find_file(folder, name)
     return found
+
+
+def has_split(path: Path, *patterns: str) -> bool:
+    """Whether the name of a file is that of a split, plain or with ``.gz`` (:func:`find_splits`)."""
+    return any(re.fullmatch(pattern, path.name.removesuffix(".gz")) for pattern in patterns)
 
 
 def refuse_packed(path: Path, patterns: Sequence[str]) -> None:

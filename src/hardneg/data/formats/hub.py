@@ -114,8 +114,15 @@ def _pairs(tables: Mapping[str, Table], inputs: dict[str, str]) -> Source:
 def _corpus(tables: Mapping[str, Table], inputs: dict[str, str]) -> Source:
     """The source of a corpus without queries."""
     corpus = _named_tables(tables)
+    ignored: Counter[str] = Counter()
     return Source(
-        "hf", lambda: corpus_passages(corpus), lambda: iter(()), lambda: iter(()), inputs, corpus_alone=True
+        "hf",
+        lambda: corpus_passages(corpus, ignored),
+        lambda: iter(()),
+        lambda: iter(()),
+        inputs,
+        ignored,
+        corpus_alone=True,
     )
 
 

@@ -37,11 +37,12 @@ from hardneg.data.formats.columns import (
     unknown_columns,
 )
 from hardneg.data.formats.contexts import text_id
-from hardneg.data.formats.folders import is_file, is_own, sidecar_of, tab_rows
+from hardneg.data.formats.folders import is_file, is_manifest, is_own, sidecar_of, tab_rows
 from hardneg.data.formats.lines import PACKED, packed
 from hardneg.data.formats.tables import JSON, TSV, columns_of, read_rows, suffix_of
 from hardneg.data.record_source import PassageRecord, Source, file_digests
 from hardneg.errors import InputError
+from hardneg.process.progress import note
 
 SPLITS = {name: name for name in ("train", "dev", "test")} | dict.fromkeys(("validation", "valid", "val"), "dev")
 CORPORA = frozenset({"corpus", "collection", "passages", "documents", "docs"})
@@ -72,6 +73,7 @@ def records(place: Path) -> Source:
     if not found.files:
         what = "no file of pairs or passages here (.jsonl, .json, .csv, .tsv, .parquet, .arrow)"
         raise InputError("NOT_FOUND", what, "add one, or give its path", path=place)
+    tell_own(place)
     inputs = file_digests(place if place.is_dir() else place.parent, found.files)
     return source_of("pairs", found, inputs) if found.pairs else corpus_source(found.corpus, inputs)
 
@@ -223,14 +225,11 @@ def table_files(place: Path) -> list[Path]:
     """The tables in a file or folder, one level deep, in order of name; none may be there plain and packed."""
     if place.is_file():
         return [place] if suffix_of(place) else []
-    own = {folder for folder in place.iterdir() if folder.is_dir() and is_own(folder)}
-    inside = sorted(
-        path
-        for pattern in ("*", "*/*")
-        for path in place.glob(pattern)
-        if path.parent not in own and not sidecar_of(path).is_file()
-    )
-    found = [path for path in inside if is_table(path, place)]
+    own = own_folders(place)
+    inside = sorted(path for pattern in ("*", "*/*") for path in place.glob(pattern) if path.parent not in own)
+    there = {*inside}
+    runs = {path for path in inside if sidecar_of(path) in there and is_manifest(sidecar_of(path), "run")}
+    found = [path for path in inside if path not in runs and is_table(path, place)]
     plain = {path.with_name(path.name.removesuffix(".gz")): path for path in found}
     if len(plain) < len(found):
         twice = next(path for path in found if path.name.endswith(".gz") and path.with_suffix("") in found)
@@ -243,6 +242,19 @@ def table_files(place: Path) -> list[Path]:
     return found
 
 
+def own_folders(place: Path) -> list[Path]:
+    """The folders in a place that hardneg wrote, which are no data."""
+    inside = sorted(path for path in place.iterdir() if not is_hidden(path, place) and path.is_dir())
+    return [folder for folder in inside if is_own(folder)]
+
+
+def tell_own(place: Path) -> None:
+    """Say which folders of a place are not read, because hardneg wrote them."""
+    if place.is_dir() and (own := own_folders(place)):
+        names = ", ".join(folder.name for folder in own[:5]) + (", …" if len(own) > 5 else "")
+        note(f"{place}: {names} {'is' if len(own) == 1 else 'are'} of hardneg, and not read as data")
+
+
 def is_table(path: Path, place: Path) -> bool:
     """Whether a file below a place may be one of its tables."""
     return bool(suffix_of(path)) and not is_hidden(path, place) and is_file(path)
@@ -251,6 +263,12 @@ def is_table(path: Path, place: Path) -> bool:
 def is_hidden(path: Path, place: Path) -> bool:
     """Whether a file or a folder below a place that leads to it is hidden, or is one that ``datasets`` adds."""
     return any(NO_TABLES.fullmatch(part) for part in path.relative_to(place).parts)
+
+
+def would_read(place: Path, path: Path) -> bool:
+    """Whether a new file at ``path`` would be one of the tables of a folder."""
+    beside = path.parent != place and path.parent.is_dir() and is_own(path.parent)
+    return not beside and bool(suffix_of(path)) and not is_hidden(path, place)
 
 
 def words_of(path: Path) -> list[str]:
