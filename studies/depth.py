@@ -19,9 +19,11 @@ MEASURES = ("RR@10", "nDCG@10", "R@100")
 STATE = "final"
 START = "start"
 CONTROL = "in-batch"
+OTHERS = "in-batch-others"  # with a seed of its own: CONTROL takes the queries of the start again
 TITLES = {
     START: "in-batch, where all begin",
     CONTROL: "more training in the batch",
+    OTHERS: "more training in the batch, queries in another order",
     "star-200": "STAR, first 200",
     "star-20": "STAR, first 20",
     "star-20-margin": "STAR, first 20, margin",
@@ -94,6 +96,7 @@ def experiments(chosen: Namespace, seed: int) -> dict[str, Step]:
     return {
         START: arm(START, "warmup", **first),
         CONTROL: arm(CONTROL, "warmup", **more),
+        OTHERS: arm(OTHERS, "warmup", **more | {"seed": seed + 1000}),
         "star-200": arm("star-200", "star", **hard, **deep),
         "star-20": arm("star-20", "star", **hard, **near),
         "star-20-margin": arm("star-20-margin", "star", **hard, **margin),

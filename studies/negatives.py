@@ -1,8 +1,8 @@
 """Kinds of negatives at equal steps, and what ADORE adds to as many steps more of the same training.
 
 Five models make equal optimiser steps with negatives of the batch, random ones of the corpus, BM25's, ANCE's and
-STAR's. Two of them are trained further: by ADORE, or by the same recipe again, with queries in an order of its own.
-All seeds use the settings that the studies of ANCE and of STAR and ADORE chose on dev.
+STAR's. Two of them are trained further: by ADORE, or by the same recipe again, with queries in another order. All
+seeds use the settings that the studies of ANCE and of STAR and ADORE chose on dev.
 """
 
 from __future__ import annotations

@@ -85,7 +85,10 @@ def test_what_trains_on_takes_queries_in_another_order(module, harness, tmp_path
     for name, row in module.rows(options, 42).items():
         if name.endswith("-more"):
             *before, further = [step.settings["seed"] for step in row.steps]
-            orders = [epoch_order(np.arange(100), seed, 1, 0).tolist() for seed in (before[-1], further)]
+            orders = [
+                epoch_order(np.arange(100, dtype=np.int32), seed=seed, episode=1, epoch=0).tolist()
+                for seed in (before[-1], further)
+            ]
             assert orders[0] != orders[1]
 
 
