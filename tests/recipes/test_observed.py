@@ -1,5 +1,6 @@
 """Observing a training while it runs: its stages, and functions that are called at steps and states."""
 
+import contextlib
 import json
 
 import pytest
@@ -120,6 +121,28 @@ def test_what_a_function_raises_stops_training_and_the_same_call_goes_on(train, 
     train("star", tmp_path / "exp", on_step=told.append)
     assert digests(tmp_path / "alone") == digests(tmp_path / "exp")
     assert [row["step"] for row in told] in ([3, 4], [4])  # those after the checkpoint
+
+
+def test_after_a_resume_states_are_told_in_their_order_and_the_kept_one_at_last(train, tmp_path):
+    orders = []
+    for place in ("alone", "exp", "exp"):
+        states = []
+
+        def seen(state, states=states, place=place):
+            states.append(state)
+            if place == "exp" and len(orders) == 1 and state["name"] == "step-2":
+                raise OSError("the tracker is gone")
+
+        with contextlib.suppress(OSError):
+            train("star", tmp_path / place, on_state=seen, keep="best", measure_every=1, steps=4)
+        orders.append(states)
+    names = [[state["name"] for state in states] for states in orders]
+    assert names[0] == names[2] == ["untrained", "step-1", "step-2", "step-3", "last", "final"]
+    assert names[1] == ["untrained", "step-1", "step-2"]
+    told = [[state["measures"] for state in states] for states in orders]
+    assert told[0] == told[2]
+    results = json.loads((tmp_path / "exp/results.json").read_text())
+    assert told[0][-1]["test"] == {name: results["test"]["final"][name] for name in told[0][-1]["test"]}
 
 
 def test_steps_of_another_process_are_not_promised(train, tmp_path):

@@ -221,6 +221,7 @@ def test_seeds_are_pooled_also_without_dev(world, tmp_path):
     assert pooled["test"]["final"]["RR@10"]["values"] == values
     assert pooled["test"]["final"]["RR@10"]["mean"] == pytest.approx(np.mean(values))
     assert json.loads((tmp_path / "exp/results.json").read_text()) == pooled
+    assert hn.verify(tmp_path / "exp")["whole"]
     with pytest.raises(ArtifactError, match="SEVERAL_SEEDS"):
         hn.train_ance_tele(collection, model, tmp_path / "exp", splits=splits, device="cpu", **changes)
     with pytest.raises(SettingsError, match="give one of them, such as"):

@@ -19,7 +19,7 @@ import pytest
 import hardneg as hn
 from hardneg.api import diagnose as diagnosing
 from hardneg.api.audit import Sampling
-from hardneg.api.diagnose import compare_opened, opened_at, report_training
+from hardneg.api.diagnose import compare_opened, opened_at, report_again, report_seeds, report_training
 from hardneg.data.judgements import LABELS, Judgements
 from hardneg.diagnostics.kept import warning
 from hardneg.diagnostics.seeds import pool_seeds
@@ -997,7 +997,7 @@ def test_experiments_stand_side_by_side(trained, copied):
         assert report.tables[name].where(experiment=first).column(column) == alone[name].column(column)
 
 
-def test_seeds_of_one_experiment_have_a_report_each_and_one_together(trained, tmp_path):
+def test_seeds_of_one_experiment_have_a_report_each_and_one_together(trained, tmp_path, monkeypatch):
     pytest.importorskip("altair")
     pytest.importorskip("vl_convert")
     for seed in (1, 2):
@@ -1008,6 +1008,11 @@ def test_seeds_of_one_experiment_have_a_report_each_and_one_together(trained, tm
     assert report.verdict.sentence.startswith("Over 2 seeds, test RR@10: the final model")
     for place in (tmp_path, tmp_path / "seed-1", tmp_path / "seed-2"):
         assert (place / "report.html").stat().st_size > 10_000
+    pooled = (tmp_path / "report.html").read_bytes()
+    (tmp_path / "report.html").write_text("of before")
+    monkeypatch.setenv("HARDNEG_REPORT", "1")
+    report_seeds(tmp_path, opened_at(trained).data, trained / "cache")  # as training does at its end
+    assert (tmp_path / "report.html").read_bytes() == pooled
 
 
 def test_show_prints_verdict_and_tables(trained, capsys):
@@ -1029,6 +1034,35 @@ def test_training_tells_how_to_get_the_report_where_its_packages_are_missing(tra
     assert len(told) == 1
     assert "pip install 'hardneg[report]'" in told[0]
     assert f"hardneg diagnose {trained}" in told[0]
+
+
+def test_a_report_that_a_kill_left_half_written_is_made_again(trained, tmp_path, monkeypatch):
+    pytest.importorskip("vl_convert")
+    shutil.copytree(trained, tmp_path / "exp")
+    hn.diagnose(tmp_path / "exp", pictures=False)
+    whole = {path.name for path in (tmp_path / "exp/figures").iterdir()}
+    monkeypatch.setenv("HARDNEG_REPORT", "1")
+    monkeypatch.setattr("hardneg.api.diagnose.write", functools.partial(write, pictures=False))
+    data, cache = opened_at(tmp_path / "exp").data, trained / "cache"
+    making, left = sys.modules["hardneg.report.make"], []
+
+    def killed(path, real=making.publish_file):
+        left.append(path)
+        if len(left) == 3:
+            raise KeyboardInterrupt
+        return real(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(making, "publish_file", killed)
+        with pytest.raises(KeyboardInterrupt):
+            hn.diagnose(tmp_path / "exp", pictures=False)
+    assert not (tmp_path / "exp/report.html").exists()
+    (tmp_path / f"exp/figures/{sorted(whole)[-1]}").unlink()
+    report_again(tmp_path / "exp", data, cache)
+    assert {path.name for path in (tmp_path / "exp/figures").iterdir()} == whole
+    page = (tmp_path / "exp/report.html").stat()
+    report_again(tmp_path / "exp", data, cache)  # a report that is there stays
+    assert (tmp_path / "exp/report.html").stat() == page
 
 
 def test_a_fault_of_the_report_leaves_training_alone(trained, monkeypatch, caplog):

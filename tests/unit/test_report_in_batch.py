@@ -141,6 +141,15 @@ def test_an_episode_in_the_batch_has_no_pool_that_overlaps_or_swings(trained):
     assert set(swing_table(opened).column("of")) == {"candidates"}
 
 
+def test_negatives_of_the_batch_are_not_looked_for_among_fewer_hits_than_those_of_the_pool(trained):
+    opened = opened_at(trained)
+    told, said = opened.settings["settings"], []
+    for depth in (100, 19):
+        told["depth"] = depth
+        said.append(set(informative_table(opened).column("negatives")))
+    assert said[0] - said[1] == {"in-batch, when mined"}
+
+
 def test_negatives_of_a_pool_are_not_called_those_of_training(trained):
     """A pool has many negatives of a query, and steps draw a few of them."""
     opened = opened_at(trained)

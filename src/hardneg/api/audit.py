@@ -478,7 +478,9 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]], signals: Sequence
             first = row["positives"][0] if row["positives"] else {}
             cells = [place, *(row[name] for name in plain), *(row["signals"][name] for name in signals)]
             cells += [first.get(name, "") for name in ("passage_id", "title", "text")]
-            written = [cell_of(name, str(cell)) for name, cell in zip(header, cells, strict=True)]
+            written = [
+                cell_of(name, "" if cell is None else str(cell)) for name, cell in zip(header, cells, strict=True)
+            ]
             stream.write("\t".join(written).encode() + b"\n")
 
 

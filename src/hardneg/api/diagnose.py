@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -166,13 +166,36 @@ def report_training(folder: Path, data: TrainingData, cache: Path) -> None:
     Without the packages that draw charts, one line says how to get the report. ``HARDNEG_REPORT=0`` in the
     environment turns the report off.
     """
+    draw_if_wanted(
+        folder, lambda: write(audited(Opened(Layout(folder), data, stores=cache)), command_of(folder, None))
+    )
+
+
+def report_again(folder: Path, data: TrainingData, cache: Path) -> None:
+    """Write the report of a finished experiment that has none: its process may have died while it drew."""
+    if not Layout(folder).report.is_file():
+        report_training(folder, data, cache)
+
+
+def report_seeds(folder: Path, data: TrainingData, cache: Path | None) -> None:
+    """Write the report of all seeds of an experiment, which have just finished (:func:`report_training`)."""
+
+    def draw() -> None:
+        parts = [Opened(Layout(part), data, stores=cache) for part in seeds_of(folder)]
+        together = make_comparison(parts, command_of(folder, None), Opened(Layout(folder)).results)
+        write_page(together, Layout(folder).report)
+
+    draw_if_wanted(folder, draw)
+
+
+def draw_if_wanted(folder: Path, draw: Callable[[], object]) -> None:
+    """Let ``draw`` write the report of a folder, unless it is turned off; a failure gives only a line."""
     if os.environ.get("HARDNEG_REPORT") == "0":
         return
     try:
         altair()
-        opened = audited(Opened(Layout(folder), data, stores=cache))
-        write(opened, command_of(folder, None))
-        say(f"report: {opened.layout.report}")
+        draw()
+        say(f"report: {Layout(folder).report}")
     except SettingsError as missing:
         say(f"no report is drawn: {missing.what}; {missing.fix}, then hardneg diagnose {folder}")
     except Exception as fault:  # training is done, and its results stand

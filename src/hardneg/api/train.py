@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hardneg.api.diagnose import report_training
+from hardneg.api.diagnose import report_again, report_seeds, report_training
 from hardneg.api.inputs import Data, Place
 from hardneg.api.minutes import fitted
 from hardneg.api.planning import planned
@@ -54,6 +54,7 @@ def train_seeds(task: Task) -> dict[str, Any]:
     pooled = pool_seeds(results)
     if is_leader():
         write_results(task.place, pooled)
+        report_seeds(task.place, task.data, task.cache)
     return pooled
 
 
@@ -84,6 +85,8 @@ def train_once(task: Task, start: Start) -> dict[str, Any]:
         by_leader(experiment.reopen_without_models)
         if by_leader(lambda: is_measured(experiment.results, settings.judging)):
             note(f"{out}: finished already")
+            if is_leader():
+                report_again(out, data, experiment.cache)
             return by_leader(lambda: dict(experiment.results))
         frozen = frozen_models(settings, source, start.base, data, experiment.cache)
         training = TrainingRun(settings, data, experiment, frozen)

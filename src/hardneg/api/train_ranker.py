@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from hardneg.api.diagnose import report_training
+from hardneg.api.diagnose import report_again, report_training
 from hardneg.api.inputs import source_at
 from hardneg.api.prepare import Task
 from hardneg.api.start import say_what_differs
@@ -54,6 +54,8 @@ def train_ranker(task: Task) -> dict[str, Any]:
         by_leader(experiment.reopen_without_models)
         if by_leader(lambda: is_measured(experiment.results, settings.judging)):
             note(f"{out}: finished already")
+            if is_leader():
+                report_again(out, data, experiment.cache)
             return by_leader(lambda: dict(experiment.results))
         training = TrainingRun(settings, data, experiment, frozen_of(task, experiment.cache))
         if is_leader():

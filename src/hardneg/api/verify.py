@@ -190,7 +190,8 @@ def check_run(path: Path, digest: Digest) -> tuple[int, int]:
 
 def check_sealed(file: Path, digest: Digest) -> tuple[int, int]:
     """Check the files of a finished experiment, and that its artefacts are those that it made."""
-    if not Layout(file.parent).settings.is_file():
+    layout = Layout(file.parent)
+    if not layout.settings.is_file() and not layout.seeds():  # what several seeds share has none
         what = "the settings of this experiment are missing"
         raise ArtifactError("MISSING_FILE", what, "restore this file", path=Layout(file.parent).settings)
     manifest = read_seal(file.parent)

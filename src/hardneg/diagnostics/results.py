@@ -140,6 +140,8 @@ def evaluate_states(
     again = measure_state(kept, judge, experiment.layout, depth=plan.depth) if incomplete else None
     if best is not None:
         best.settle(kept, last)
+    if last.name != FINAL:
+        experiment.observers.tell_state(FINAL, lambda: {**told(again or chosen), "kind": "final"})
     if not is_leader():
         return
     seen = with_final(seen, last.name, choice.state, again, experiment.layout)

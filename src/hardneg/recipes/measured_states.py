@@ -118,6 +118,8 @@ class DevEvaluator:
         self.values = by_leader(self._found)
         if self.settings.patience:
             self.origin = self._means(self._state(encoder, 0, self.start))[str(self.settings.steering)]
+        for place in sorted(place for place in self.values if place[0] == self.episode):
+            self._tell_again(place)
         known = [step for step in self.steps if self.stop_step is None or step <= self.stop_step]
         return next((step for step in known if (self.episode, step) not in self.values), None)
 
@@ -171,7 +173,7 @@ class DevEvaluator:
             by_leader(self._forget_weights)
         say(f"{state.name}: dev {self.settings.steering} {value:.4f}")
         self.experiment.noted.add(state.name)
-        self.experiment.observers.tell_state(state.name, lambda: self._told(state, made, means))
+        self.experiment.observers.tell_state(state.name, lambda: self._told(made, means))
 
     def _state(self, encoder: BiEncoder, step: int, runs: Path) -> Snapshot:
         name = self.settings.name_of_step(self.episode, step)
@@ -185,7 +187,18 @@ class DevEvaluator:
     def _means_of(self, run: Run) -> dict[str, float]:
         return means_of(self.judge, run)
 
-    def _told(self, state: Snapshot, step: int, means: Mapping[str, float]) -> dict[str, Any]:
+    def _tell_again(self, place: Place) -> None:
+        """Tell the functions of the user of a state that was measured before training was resumed."""
+
+        def told() -> dict[str, Any]:
+            record = self.experiment.layout.state(place[1], place[0]).record
+            run = load_run(run_of(self.experiment / read_manifest(record).facts["runs"], "dev"))
+            return self._told(place[1], self._means_of(run))
+
+        name = self.settings.name_of_step(self.episode, place[1])
+        self.experiment.observers.tell_state(name, told)
+
+    def _told(self, step: int, means: Mapping[str, float]) -> dict[str, Any]:
         """The facts of a state that the functions of the user get."""
         weights = weights_path(self.experiment, self.episode, step)
         place = weights if is_published(weights) else None

@@ -160,13 +160,19 @@ def swing_cases_table(opened: Opened) -> Table:
 
 
 def informative_table(opened: Opened) -> Table:
-    """Shares of negatives among a query's first 100: those of pools that steps drew from, and of the batch."""
+    """Shares of negatives among a query's first 100: those of pools that steps drew from, and of the batch.
+
+    Those of the batch are known where as many hits of each query were mined.
+    """
     found = opened.results.get("informative") or kept_shares(opened)
     rows = [
         {"negatives": "in the pool, after training drew from it", "state": shown(name), "share": share}
         for name, share in found.items()
     ]
-    for name, lists in lists_or_none(opened, "query").items():
+    deep = opened.settings.get("settings", {}).get("depth", NEAR) >= min(
+        NEAR, opened.data_here.collection.n_passages
+    )
+    for name, lists in lists_or_none(opened, "query").items() if deep else ():
         share = in_batch_share(lists.cut(NEAR), opened.data_here.train)
         rows.append({"negatives": "in-batch, when mined", "state": name, "share": share})
     if not rows:

@@ -229,7 +229,7 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "Informative negatives",
         "Shares of negatives that are among a query's first 100 hits, positives left out (ANCE, Section 6.3): of"
         " all those in the pool, after training drew some of them; and of in-batch negatives, expected over all"
-        " batches.",
+        " batches (where 100 hits of each query were mined).",
         negatives.informative_table,
         charts.informative_chart,
     ),

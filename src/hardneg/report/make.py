@@ -245,17 +245,16 @@ def make(opened: Opened, command: Sequence[str], painter: Painter | None = None)
 
 
 def write(opened: Opened, command: Sequence[str], *, pictures: bool = True) -> Report:
-    """Make a report, and publish its page and each figure's numbers as CSV.
+    """Make a report, and publish each figure's numbers as CSV, and at last the page: so it never lacks figures.
 
     Parameters
     ----------
     pictures : publish each chart as PNG and SVG, too.
     """
     changed = []
+    remove(opened.layout.report)
     with Painter() as painter:
         report = make(opened, command, painter if pictures else None)
-        with publish_file(opened.layout.report) as stream:
-            stream.write(report.html)
         for name, table in report.tables.items():
             place, numbers = opened.layout.figures / f"{name}.csv", table.csv()
             if not place.is_file() or place.read_bytes() != numbers:
@@ -264,6 +263,7 @@ def write(opened: Opened, command: Sequence[str], *, pictures: bool = True) -> R
                 stream.write(numbers)
         painter.finish()
     remove_older(opened, report, [] if pictures else changed)
+    write_page(report, opened.layout.report)
     return report
 
 

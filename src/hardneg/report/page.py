@@ -138,6 +138,9 @@ def visible(value: str) -> str:
     return HIDDEN.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", value)
 
 
+NOISE = 1e-12  # what is left of a difference of equal figures
+
+
 def cell(value: Any) -> str:
     """A value of a table as a person reads it."""
     if value is None:
@@ -147,7 +150,7 @@ def cell(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return f"{value:.0e}" if 0 < abs(value) < 1e-4 else f"{value:,.4f}".rstrip("0").rstrip(".")
+        return f"{value:.0e}" if NOISE < abs(value) < 1e-4 else f"{value:,.4f}".rstrip("0").rstrip(".")
     return str(value)
 
 

@@ -73,10 +73,13 @@ def leads_nowhere(path: Path) -> bool:
 
 
 def is_file(path: Path) -> bool:
-    """Whether a path of a folder is a file; a link to nothing is refused, for its records would be missing."""
+    """Whether a path is a file; raises for a link to nothing and for a pipe, as their records would be missing."""
     if leads_nowhere(path):
         what, fix = "a link to a file that is not there", "fetch the file again, or remove the link"
         raise InputError("NOT_FOUND", what, fix, path=path)
+    if path.is_fifo():
+        what = "this is a pipe, and data are read several times"
+        raise InputError("NOT_FOUND", what, "write what comes through it to a file", path=path)
     return path.is_file()
 
 
