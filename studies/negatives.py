@@ -23,7 +23,6 @@ from harness import (
     execute,
     insert,
     keep,
-    number,
     paired,
     say,
     table,
@@ -155,10 +154,10 @@ def done_of(study: Study, chosen: Namespace) -> Done:
 def quality_table(study: Study, chosen: Namespace, done: Done) -> str:
     """Every row's measures, means over seeds, with the standard deviation over seeds, and its seconds."""
     first = next((one.results for of in done.values() for one in of.values()), None)
-    lines: list[list[object]] = [
-        [title, "", *(number(first, split, state, measure) for split in SPLITS for measure in MEASURES), "", ""]
-        for state, title in baselines(first).items()
-    ]
+    lines: list[list[object]] = []
+    for state, title in baselines(first).items():
+        cells = [(first or {})[split][state][measure] for split in SPLITS for measure in MEASURES]
+        lines.append([title, "", *(f"{cell:.4f}" for cell in cells), "", ""])
     for row, of in done.items():
         seeds = [*of.values()]
         cells = [spread([mean(one, split, measure) for one in seeds]) for split in SPLITS for measure in MEASURES]
