@@ -16,7 +16,7 @@ import hardneg as hn
 from faults.power import assert_resumes
 from hardneg.api.recipes import settings_of
 from hardneg.data.training_data import choose_splits
-from hardneg.errors import Faults
+from hardneg.errors import Faults, NumericError
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.recipes.adore import lists, recipe
@@ -307,6 +307,11 @@ def test_it_resumes_to_the_same_bytes(run_states, tmp_path):
     files = ("model/query/model.safetensors", "model/passage/model.safetensors", "metrics.jsonl")
     execute = partial(run_states, RECIPE, **SMALL | {"steps": 7})
     assert_resumes(execute, tmp_path, after=4, files=files)
+
+
+def test_vectors_that_are_not_finite_name_the_step_and_its_queries(run_states):
+    with pytest.raises(NumericError, match=r"NOT_FINITE: loss or gradient of step 2 of the .* \(queries train-"):
+        run_states(RECIPE, **SMALL | {"steps": 3, "learning_rate": 1e30, "warmup": 0})
 
 
 def test_over_a_compressed_index_from_start_to_results(world, tmp_path):

@@ -18,6 +18,7 @@ from hardneg.records import Int32, Positives
 from hardneg.search.parts import search_in_step
 from hardneg.search.retrieve import Index
 from hardneg.training.batches import KnownPositives
+from hardneg.training.loop import NotFinite
 
 RR_CUT = 10  # k of the reciprocal rank in the metrics
 
@@ -83,8 +84,15 @@ class Retrieval:
         self.noted: dict[int, Noted] = {}
 
     def lists(self, batch: QueryBatch, vectors: Tensor) -> CandidateLists:
-        """The lists that the queries of a batch train on; what they retrieve is kept for :meth:`facts`."""
+        """The lists that the queries of a batch train on; what they retrieve is kept for :meth:`facts`.
+
+        Raises
+        ------
+        NumericError : a vector is not finite; names the step and the queries.
+        """
         positives = self.positives.select(batch.positions)
+        if not bool(torch.isfinite(vectors).all()):
+            raise NotFinite(batch.step, positives.query_rows.tolist())
         found = search_in_step(self.index, vectors.to(self.dtype), self.depth)[1].cpu().numpy()
         used: Sequence[Int32] = list(found)
         if self.given is None:
