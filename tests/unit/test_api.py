@@ -206,10 +206,11 @@ def test_seeds_are_pooled_also_without_dev(world, tmp_path):
     collection, model = world
     splits = hn.Splits(dev="none")
     changes = SMALL | {"episodes": 1, "seed": 5}
-    with spied(train, "open_start") as opened:
+    with spied(train, "open_start") as opened, spied(train, "report_seeds") as reported:
         pooled = hn.train_ance_tele(
             collection, model, tmp_path / "exp", seeds=2, splits=splits, device="cpu", **changes
         )
+    assert len(reported) == 1
     assert len(opened) == 1  # no seed changes what both start from
     assert pooled["seeds"] == [5, 6]
     alone = hn.train_ance_tele(

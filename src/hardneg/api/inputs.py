@@ -296,7 +296,8 @@ def check_no_data(out: Path, places: Iterable[Path] | None = None) -> None:
     ----------
     places : None: the two folders that lead to the file.
     """
-    if not out.exists() and any(is_among(out, place) for place in places or out.absolute().parents[:2]):
+    above = out.absolute().parents[:2] if places is None else places
+    if not out.exists() and any(is_among(out, place) for place in above):
         what = "the tables of this folder are data, and this file would be read as a part of them"
         raise SettingsError("EXISTS", what, "give a path outside of the folder", path=out)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from hardneg.api.diagnose import report_again, report_seeds, report_training
@@ -17,8 +19,9 @@ from hardneg.diagnostics.results import EvaluationPlan, evaluate_states, is_meas
 from hardneg.diagnostics.search_state import bm25_judged
 from hardneg.diagnostics.seeds import pool_seeds
 from hardneg.diagnostics.timeline import draw_timeline
-from hardneg.errors import SettingsError
+from hardneg.errors import HardnegError, SettingsError
 from hardneg.experiment.folder import open_experiment
+from hardneg.experiment.layout import Layout
 from hardneg.experiment.observers import Observers
 from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.results_manifest import write_results
@@ -35,6 +38,7 @@ from hardneg.recipes.roles.supervision import team
 from hardneg.recipes.settings import Recipe
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.recipes.untrained import from_own
+from hardneg.storage.safe_read import read_json
 
 
 @group()  # all processes join before one of them writes
@@ -53,9 +57,20 @@ def train_seeds(task: Task) -> dict[str, Any]:
         results[one.settings.seed] = train(one)
     pooled = pool_seeds(results)
     if is_leader():
+        known = is_known(task.place, pooled)
         write_results(task.place, pooled)
-        report_seeds(task.place, task.data, task.cache)
+        if not known or not Layout(task.place).report.is_file():
+            report_seeds(task.place, task.data, task.cache)
     return pooled
+
+
+def is_known(folder: Path, results: Mapping[str, Any]) -> bool:
+    """Whether a folder has these results already."""
+    place = Layout(folder).results
+    try:
+        return place.is_file() and read_json(place) == json.loads(json.dumps(results))
+    except HardnegError:  # it is damaged
+        return False
 
 
 def trainer_of(task: Task) -> Callable[[Task], dict[str, Any]]:
