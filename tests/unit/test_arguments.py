@@ -97,6 +97,7 @@ def cases(world, new):
     return {
         "AnceTele": (hn.settings_of, {"recipe": "ance-tele", "preset": None, "episodes": 2, "extra": []}),
         "Collection": (Collection.from_lists, {**lists, "answers": {"q1": ["x"]}, "to": new / "made"}),
+        "Embeddings": (hn.Embeddings.open, {"path": world.root / "embeddings"}),
         "Filters": (hn.Filters, {"rank_from": 1, "rank_to": 2, "max_score": 1.0, "absolute_margin": 0.1}),
         "NegativePool": (hn.pool_stats, {"pool": world.pool}),
         "Splits": (hn.Splits, {"train": "train", "dev": "dev", "test": "test"}),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hardneg.arguments import checked
 from hardneg.errors import ArtifactError
 from hardneg.records import Int32
 from hardneg.storage.artifacts import (
@@ -62,6 +63,7 @@ class Embeddings:
     manifest: Manifest
 
     @classmethod
+    @checked
     def open(cls, path: str | Path) -> Embeddings:
         """Open a finished store, its files verified; raises :class:`hardneg.errors.ArtifactError`."""
         path = Path(path)
