@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import hardneg as hn
-from hardneg.api.inputs import check_file, check_no_data
+from hardneg.api.inputs import check_beside_sources, check_file
 from hardneg.data.formats import beir, pairs, qa
 from hardneg.data.formats.folders import sidecar_of
 from hardneg.data.importing import detect, find_source, import_collection
@@ -117,10 +117,13 @@ def test_an_export_does_not_become_training_data(data, tmp_path):
     assert [path.name for path in data.iterdir()] == ["train.csv"]
 
 
-def test_a_table_of_suspects_does_not_become_data_that_an_experiment_remembers(data):
+def test_a_table_of_suspects_does_not_become_data_that_an_experiment_remembers(data, tmp_path):
+    """An experiment remembers its collection, which names the files that it was imported from."""
+    collection = import_collection(str(data), tmp_path / "collection")
     with pytest.raises(SettingsError, match="would be read as a part"):
-        check_no_data(data / "suspects.tsv")
-    check_no_data(data.parent / "suspects.txt")
+        check_beside_sources(data / "suspects.tsv", collection)
+    check_beside_sources(data.parent / "suspects.tsv", collection)  # the data are in a folder below
+    check_beside_sources(data / "suspects.txt", collection)
 
 
 def test_a_split_of_another_format_is_not_written(tmp_path):

@@ -22,8 +22,8 @@ from hardneg.api.inputs import (
     at_least,
     cache_at,
     check_all,
+    check_beside_sources,
     check_file,
-    check_no_data,
     check_read,
     collection_of,
     judgements_of,
@@ -123,9 +123,9 @@ def audit(
         *(partial(check_file, Path(file), [path, data, judgements]) for file in (out, page) if file is not None),
         partial(check_two, out, page),
     )
-    if out is not None and data is None:  # the data may lie where the table goes
-        check_no_data(Path(out))
     world = open_world(Path(path), data, cache)
+    if out is not None:  # the data of the collection may lie where the table goes
+        check_beside_sources(Path(out), world.collection)
     if not len(world.pool.passage_rows):
         what = "the pool has no negatives: the model was trained on those of the batch, or bounds left none"
         raise InputError("NO_NEGATIVES", what, "audit an experiment that mined, or a pool", path=world.place)

@@ -289,17 +289,18 @@ def check_file(out: Path, reads: Iterable[object] = (), *, told: bool = False) -
     note(f"{out} is there already and will be replaced")
 
 
-def check_no_data(out: Path, places: Iterable[Path] | None = None) -> None:
-    """Refuse a new file that would be read as a part of the data in one of these folders.
-
-    Parameters
-    ----------
-    places : None: the two folders that lead to the file.
-    """
-    above = out.absolute().parents[:2] if places is None else places
-    if not out.exists() and any(is_among(out, place) for place in above):
+def check_no_data(out: Path, places: Iterable[Path]) -> None:
+    """Refuse a new file that would be read as a part of the data in one of these folders."""
+    if not out.exists() and any(is_among(out, place) for place in places):
         what = "the tables of this folder are data, and this file would be read as a part of them"
         raise SettingsError("EXISTS", what, "give a path outside of the folder", path=out)
+
+
+def check_beside_sources(out: Path, collection: Collection) -> None:
+    """Refuse a new file that would be read as a part of the data that a collection was imported from."""
+    sources = read_manifest(collection.path).inputs
+    above = out.absolute().parents[:2]
+    check_no_data(out, [folder for folder in above if any((folder / name).is_file() for name in sources)])
 
 
 def is_read(out: Path, place: Path) -> bool:
