@@ -28,7 +28,7 @@ from hardneg.data.formats.contexts import IDS, Place, text_id
 from hardneg.data.formats.faults import Unread, refuse
 from hardneg.data.formats.lines import Fields, described, empty_file, id_of, ids_of, text_of
 from hardneg.data.formats.tables import CSV, TSV, suffix_of
-from hardneg.data.record_source import GivenRecord, JudgementRecord, PassageRecord, QueryRecord
+from hardneg.data.record_source import GivenRecord, JudgementRecord, PassageRecord, QueryRecord, Source
 from hardneg.errors import InputError
 from hardneg.storage.safe_read import undisturbed
 
@@ -470,3 +470,17 @@ def corpus_passages(tables: Iterable[Table], ignored: Counter[str] | None = None
             title = "" if columns.title is None else text_of(fields, columns.title, *place, "")
             yield PassageRecord(passage_id, title, text_of(fields, columns.text, *place), *place)
             number += 1
+
+
+def corpus_source(format: str, tables: Sequence[Table], inputs: Mapping[str, str]) -> Source:
+    """The source of a corpus without queries."""
+    ignored: Counter[str] = Counter()
+    return Source(
+        format,
+        lambda: corpus_passages(tables, ignored),
+        lambda: iter(()),
+        lambda: iter(()),
+        inputs,
+        ignored,
+        corpus_alone=True,
+    )

@@ -23,7 +23,7 @@ from hardneg.data.formats.columns import (
 )
 from hardneg.data.formats.columns import (
     corpus_columns,
-    corpus_passages,
+    corpus_source,
     pair_columns,
     pair_judgements,
     pair_negatives,
@@ -113,17 +113,7 @@ def _pairs(tables: Mapping[str, Table], inputs: dict[str, str]) -> Source:
 
 def _corpus(tables: Mapping[str, Table], inputs: dict[str, str]) -> Source:
     """The source of a corpus without queries."""
-    corpus = _named_tables(tables)
-    ignored: Counter[str] = Counter()
-    return Source(
-        "hf",
-        lambda: corpus_passages(corpus, ignored),
-        lambda: iter(()),
-        lambda: iter(()),
-        inputs,
-        ignored,
-        corpus_alone=True,
-    )
+    return corpus_source("hf", _named_tables(tables), inputs)
 
 
 def _named_tables(tables: Mapping[str, Table]) -> list[NamedTable]:

@@ -27,6 +27,7 @@ from hardneg.data.formats.columns import (
     any_pair_columns,
     corpus_columns,
     corpus_passages,
+    corpus_source,
     judged_columns,
     near_texts,
     pair_judgements,
@@ -75,7 +76,7 @@ def records(place: Path) -> Source:
         raise InputError("NOT_FOUND", what, "add one, or give its path", path=place)
     tell_own(place)
     inputs = file_digests(place if place.is_dir() else place.parent, found.files)
-    return source_of("pairs", found, inputs) if found.pairs else corpus_source(found.corpus, inputs)
+    return source_of("pairs", found, inputs) if found.pairs else corpus_source("corpus", found.corpus, inputs)
 
 
 def corpus_records(place: Path) -> Source:
@@ -85,7 +86,7 @@ def corpus_records(place: Path) -> Source:
         what = "no file with a column 'text' here, nor corpus.tsv with id and text"
         raise InputError("NOT_FOUND", what, "add the passages", path=place)
     inputs = file_digests(place if place.is_dir() else place.parent, [table.path for table in found])
-    return corpus_source(found, inputs)
+    return corpus_source("corpus", found, inputs)
 
 
 def source_of(format: str, found: Found, inputs: Mapping[str, str]) -> Source:
@@ -105,20 +106,6 @@ def source_of(format: str, found: Found, inputs: Mapping[str, str]) -> Source:
         inputs,
         ignored,
         partial(pair_negatives, found.pairs),
-    )
-
-
-def corpus_source(tables: Sequence[Table], inputs: Mapping[str, str]) -> Source:
-    """The source of a corpus without queries."""
-    ignored: Counter[str] = Counter()
-    return Source(
-        "corpus",
-        lambda: corpus_passages(tables, ignored),
-        lambda: iter(()),
-        lambda: iter(()),
-        inputs,
-        ignored,
-        corpus_alone=True,
     )
 
 
