@@ -10,6 +10,7 @@ from hardneg.api import prepare as preparing
 from hardneg.api import train as training
 from hardneg.api.prepare import check_experiment
 from hardneg.api.recipes import RECIPES
+from hardneg.api.settings import recipe_settings
 from hardneg.config import read_presets
 from hardneg.data.collection import Collection
 from hardneg.errors import ArtifactError, HardnegError, SettingsError
@@ -175,9 +176,10 @@ def test_a_folder_of_seeds_takes_more_but_forgets_none(tmp_path, seed, count):
 @pytest.mark.parametrize(
     ("recipe", "given", "told"),
     [
-        ("ance", {"refresh_every": 500}, "refresh_every = 50, not 500: it follows from epochs = 1.5"),
-        ("ar2", {"first_ranker_steps": 7}, "first_ranker_steps = 300, not 7: it follows from first_ranker_epochs"),
-        ("ance", {"refresh_every": 500, "epochs": None}, None),
+        ("ance", {"refresh_every": 500, "epochs": 1.5}, "refresh_every = 50, not 500: it follows from epochs = 1.5"),
+        ("ar2", {"ranker_steps": 7}, "ranker_steps = 1, not 7: it follows from epochs = 2"),
+        ("ance", {"refresh_every": 500}, None),
+        ("ar2", {"first_ranker_steps": 7}, None),
         ("warmup", {"steps": [5]}, None),
         ("ance", {}, None),
     ],
@@ -187,6 +189,29 @@ def test_steps_that_follow_from_the_epochs_of_a_preset_are_told(world, caplog, r
         hn.plan(recipe, *world, preset="finetune", **given)
     assert ("follows from" in caplog.text) == (told is not None)
     assert told is None or told in caplog.text
+
+
+def test_steps_that_are_given_replace_the_epochs_of_a_preset(tmp_path):
+    ance = hn.settings_of("ance", "finetune", refresh_every=7)
+    assert (ance.epochs, ance.for_data(1000).steps) == (None, 21)
+    assert ance.origin_of("epochs") == "because refresh_every is given"
+    ar2 = hn.settings_of("ar2", "finetune", retriever_steps=8, first_ranker_steps=9)
+    made = ar2.for_data(1000)
+    assert (made.retriever_steps, made.ranker_steps, made.first_ranker_steps) == (8, 500, 9)
+    assert "ranker_steps = 500 by default, more than retriever_steps = 8" in " ".join(ar2.doubts)
+    assert not hn.settings_of("ar2", "finetune", retriever_steps=8, ranker_steps=9).doubts
+    # The other way round, and of values of one origin, epochs win in whatever order they are given.
+    assert hn.settings_of("ance", "finetune", refresh_every=7, epochs=2).epochs == 2
+    recipe = RECIPES["ance"]
+    for overrides in (["epochs=2", "refresh_every=7"], ["refresh_every=7", "epochs=2"]):
+        assert recipe_settings(recipe, "finetune", overrides=overrides).epochs == 2
+    config = tmp_path / "settings.toml"
+    config.write_text("epochs = 2\nrefresh_every = 7")
+    assert recipe_settings(recipe, "finetune", config).epochs == 2
+    assert recipe_settings(recipe, "finetune", config, overrides=["refresh_every=8"]).epochs is None
+    config.write_text("refresh_every = 7")
+    assert recipe_settings(recipe, "finetune", config).epochs is None
+    assert recipe_settings(recipe, "finetune", config, overrides=["epochs=3"]).epochs == 3
 
 
 @pytest.mark.parametrize("given", [{"overrides": ["filter_by=start"]}, {"overrides": ["filter_by = miner"]}])

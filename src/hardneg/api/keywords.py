@@ -346,8 +346,8 @@ class AnceKeywords(Keywords, total=False):
     refreshes: int
     """How often the negatives are mined anew. Training makes (`refreshes` + 1) × `refresh_every` steps."""
     epochs: float | None
-    """How often training goes through all training queries. `refresh_every` follows from it; without it,
-    `refresh_every` is taken as it is.
+    """How often training goes through all training queries. `refresh_every` follows from it. If you set
+    `refresh_every`, it replaces a preset's `epochs`.
     """
     horizon: int | None
     """Steps over which the learning rate falls to 0. None: all steps that are made; with `schedule = cyclical`
@@ -490,7 +490,8 @@ class Ar2Keywords(Keywords, total=False):
     """First hits of dev and test that measure the ranker. 0: it is not measured."""
     epochs: float | None
     """How often the retriever goes through all training queries, in all iterations. `retriever_steps` follows
-    from it, and `ranker_steps` keeps its ratio to that; without it, both are taken as they are.
+    from it, and `ranker_steps` keeps its ratio to that. If you set `retriever_steps`, it replaces a preset's
+    `epochs`, and both are taken as they are.
     """
     retriever_steps: int
     """Steps of the retriever in an iteration."""
@@ -507,8 +508,8 @@ class Ar2Keywords(Keywords, total=False):
     ranker_query_length: int | None
     """Tokens of a query, for the ranker."""
     first_ranker_epochs: float | None
-    """How often the first ranker goes through all training queries. `first_ranker_steps` follows from it; without
-    it, that is taken as it is.
+    """How often the first ranker goes through all training queries. `first_ranker_steps` follows from it. If you
+    set `first_ranker_steps`, it replaces a preset's `first_ranker_epochs`.
     """
     first_ranker_steps: int
     """Steps that train the first ranker where none is given (`--ranker`)."""

@@ -78,6 +78,7 @@ def recipe_settings(
     layers.append((AS_SET, values))
     asked = any("precision" in layer for _, layer in layers)
     layers.insert(0, ("by default", {"precision": going_on(out, best)} if best and not asked else {}))
+    layers += unset_epochs(recipe.settings.steps_instead, layers)
     built = attempt(lambda: build(recipe.settings, *(layer for _, layer in layers)), faults)
     if built is not None:
         for source, layer in layers:
@@ -87,6 +88,30 @@ def recipe_settings(
     if built is None or faults:
         raise Faults(faults)
     return built
+
+
+def unset_epochs(
+    steps_instead: Mapping[str, str], layers: Sequence[tuple[str, Mapping[str, Any]]]
+) -> list[tuple[str, dict[str, Any]]]:
+    """Layers that unset epochs if a later layer gives the steps that would follow from them.
+
+    What the caller gives is one layer here, so the order of options does not matter.
+
+    Parameters
+    ----------
+    steps_instead : settings that count steps -> the settings that count the same in epochs.
+    layers : the origin and the values of each layer, in order.
+    """
+    rank: dict[str, int] = {}
+    for place, (source, layer) in enumerate(layers):
+        given = [name for name, value in layer.items() if value is not None]
+        rank |= dict.fromkeys(given, len(layers) if source == AS_SET else place)
+    later = {steps: epochs for steps, epochs in steps_instead.items() if epochs in rank and steps in rank}
+    return [
+        (f"because {steps} is given", {epochs: None})
+        for steps, epochs in later.items()
+        if rank[steps] > rank[epochs]
+    ]
 
 
 def given_twice(overrides: Sequence[str]) -> list[HardnegError]:

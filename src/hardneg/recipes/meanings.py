@@ -38,8 +38,8 @@ MEANINGS: dict[str, Meaning] = {
     # how long, how much
     "epochs": Meaning("How often training goes through all training queries. `steps` wins over it.", "passes"),
     "ance.epochs": Meaning(
-        "How often training goes through all training queries. `refresh_every` follows from it; without it,"
-        " `refresh_every` is taken as it is.",
+        "How often training goes through all training queries. `refresh_every` follows from it. If you set"
+        " `refresh_every`, it replaces a preset's `epochs`.",
         "passes",
     ),
     "steps": Meaning("Training steps of the learning-rate schedule. They win over `epochs`.", "optimiser steps"),
@@ -101,12 +101,13 @@ MEANINGS: dict[str, Meaning] = {
     "ranker_steps": Meaning("Steps of the ranker in an iteration.", "optimiser steps", AR2),
     "ar2.epochs": Meaning(
         "How often the retriever goes through all training queries, in all iterations. `retriever_steps` follows"
-        " from it, and `ranker_steps` keeps its ratio to that; without it, both are taken as they are.",
+        " from it, and `ranker_steps` keeps its ratio to that. If you set `retriever_steps`, it replaces a"
+        " preset's `epochs`, and both are taken as they are.",
         "passes",
     ),
     "first_ranker_epochs": Meaning(
-        "How often the first ranker goes through all training queries. `first_ranker_steps` follows from it;"
-        " without it, that is taken as it is.",
+        "How often the first ranker goes through all training queries. `first_ranker_steps` follows from it."
+        " If you set `first_ranker_steps`, it replaces a preset's `first_ranker_epochs`.",
         "passes",
     ),
     "first_ranker_steps": Meaning(

@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, field_validator
 
@@ -59,6 +59,9 @@ class Episode:
 
 class TrainingSettings(Settings):
     """Settings that all recipes share; each adds its own."""
+
+    # Settings that count steps -> those that count the same in epochs, which a later layer's steps unset.
+    steps_instead: ClassVar[Mapping[str, str]] = {}
 
     # the encoder; None keeps the model's own setting
     towers: Literal["tied", "untied"] | None = None

@@ -7,7 +7,7 @@ does both in one process, in turn; ``async`` and ``async-fixed`` do them in two,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -69,6 +69,7 @@ class Ance(GroupSettings):
     """Settings of the recipe; the presets hold the paper's values."""
 
     takes_pool: ClassVar[bool] = False  # it mines anew as it trains
+    steps_instead: ClassVar[Mapping[str, str]] = {"refresh_every": "epochs"}
 
     mode: Mode = "sync"
     refresh_every: int = Field(10_000, ge=1)  # m

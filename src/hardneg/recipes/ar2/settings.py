@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -26,6 +26,11 @@ EPISODE = 1  # the episode of all iterations
 
 class Ar2(MiningSettings):
     """Settings of the recipe; the presets hold the paper's values."""
+
+    steps_instead: ClassVar[Mapping[str, str]] = {
+        "retriever_steps": "epochs",
+        "first_ranker_steps": "first_ranker_epochs",
+    }
 
     # the game
     iterations: int = Field(10, ge=1)
@@ -111,6 +116,12 @@ class Ar2(MiningSettings):
     def doubts(self) -> list[str]:
         """The effects of these settings that are easily missed, a line for each."""
         found, share = [], self.balance
+        if self.epochs is None and self.is_told("retriever_steps") and not self.is_told("ranker_steps"):
+            if self.ranker_steps > self.retriever_steps:
+                found.append(
+                    f"ranker_steps = {self.ranker_steps} {self.origin_of('ranker_steps')}, more than"
+                    f" retriever_steps = {self.retriever_steps}; in the paper the ranker makes a third of its steps"
+                )
         irgan = self.game == "irgan"
         by_candidates = irgan or self.weighting == "p_theta"
         if self.negatives_per_query == 1 and by_candidates and share:
