@@ -176,7 +176,11 @@ def test_a_folder_of_seeds_takes_more_but_forgets_none(tmp_path, seed, count):
 @pytest.mark.parametrize(
     ("recipe", "given", "told"),
     [
-        ("ance", {"refresh_every": 500, "epochs": 1.5}, "refresh_every = 50, not 500: it follows from epochs = 1.5"),
+        (
+            "ance",
+            {"refresh_every": 500, "epochs": 1.5},
+            "refresh_every = 50, not 500: it follows from epochs = 1.5",
+        ),
         ("ar2", {"ranker_steps": 7}, "ranker_steps = 1, not 7: it follows from epochs = 2"),
         ("ance", {"refresh_every": 500}, None),
         ("ar2", {"first_ranker_steps": 7}, None),
@@ -212,6 +216,38 @@ def test_steps_that_are_given_replace_the_epochs_of_a_preset(tmp_path):
     config.write_text("refresh_every = 7")
     assert recipe_settings(recipe, "finetune", config).epochs is None
     assert recipe_settings(recipe, "finetune", config, overrides=["epochs=3"]).epochs == 3
+
+
+def test_training_on_holds_out_the_same_queries_and_says_when_their_order_repeats(tmp_path, caplog):
+    data = tmp_path / "data.csv"
+    rows = [f"how is part {i} of machine {i % 7} made,part {i} is cast in form {i * 3}" for i in range(40)]
+    data.write_text("\n".join(["query,passage", *rows]))
+    common = {"steps": 2, "queries_per_step": 4, "measures": "RR@10", "precision": "float32"}
+    first = tmp_path / "first"
+    model = tiny_model(tmp_path / "model", preparing.collection_of(data, None))
+    hn.train("warmup", data, model, first, mixtures="in_batch", seed=5, **common)
+
+    def planned(recipe, model, seed, **more):
+        caplog.clear()
+        with caplog.at_level("INFO", "hardneg"):
+            task = preparing.prepare(RECIPES[recipe], data, model, None, seed=seed, **common, **more)
+        repeats = [line for line in caplog.messages if "in the same order again" in line]
+        assert ("dev is held out with seed = 5, as for the model" in caplog.text) == (seed != 5)
+        assert task.split_seed == 5
+        return [*task.data.dev.query_rows], repeats
+
+    dev, told = planned("warmup", first, 5)
+    assert told == [
+        f"{first} was trained by warmup with seed = 5 on the same queries, so they come in the same order again;"
+        " --seed 6 gives another order"
+    ]
+    assert planned("warmup", first / "model", 5)[1]  # the model's folder stands for it, too
+    assert planned("warmup", first, 4, seeds=2)[1]  # the second of these seeds is 5
+    assert planned("warmup", first, 6) == (dev, [])
+    assert planned("star", first / "model", 6) == planned("star", first, 5) == (dev, [])
+    other = preparing.prepare(RECIPES["warmup"], data, model, None, seed=6, **common)
+    assert other.split_seed == 6
+    assert [*other.data.dev.query_rows] != dev  # so another seed would have measured what was trained on
 
 
 @pytest.mark.parametrize("given", [{"overrides": ["filter_by=start"]}, {"overrides": ["filter_by = miner"]}])

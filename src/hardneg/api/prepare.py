@@ -22,7 +22,7 @@ from hardneg.api.inputs import (
     collection_of,
     source_at,
 )
-from hardneg.api.settings import recipe_settings
+from hardneg.api.settings import holding_seed, note_repeated, note_replaced, recipe_settings, trained_by
 from hardneg.arguments import checked
 from hardneg.config import read_value
 from hardneg.data.collection import Collection
@@ -43,7 +43,6 @@ from hardneg.recipes.settings import Recipe, TrainingSettings
 from hardneg.records import spans
 from hardneg.search.ann import open_index
 from hardneg.search.retrieve import Index
-from hardneg.shown import as_set
 from hardneg.storage.artifacts import SettingsClash, read_manifest
 
 log = logging.getLogger(__name__)
@@ -225,10 +224,13 @@ def prepare(
     beside = {name: str(one) for name, one in models.items() if one is not None}
     source = source_at(model, passage_model, **beside, allow_bin=allow_bin, device=pick_device(device))
     collection = collection_of(data, cache)
-    parts = amended_by(open_splits(chosen, collection, splits), judgements)
+    before = trained_by(model)
+    split_seed = holding_seed(before, chosen.seed)
+    parts = amended_by(open_splits(chosen, collection, splits, split_seed), judgements)
     given_settings, chosen = chosen, chosen.for_data(len(parts.train))
     if minutes is None:
         note_replaced(given_settings, chosen)
+    note_repeated(recipe.name, range(chosen.seed, chosen.seed + count), before, parts)
     given = open_given(recipe, chosen, parts.collection, path_of(negatives), path_of(index_folder))
     check_given(given.pool, parts, path_of(negatives))
     warn_of_bounds(chosen, path_of(negatives))
@@ -248,7 +250,7 @@ def prepare(
         groups,
         first,
         observers,
-        chosen.seed,
+        split_seed,
         given_settings,
         minutes,
     )
@@ -271,15 +273,6 @@ def check_one_filter(model: Place, values: Mapping[str, Any]) -> None:
         raise SettingsError("BAD_SETTING", what, "give one of them")
 
 
-def note_replaced(given: TrainingSettings, chosen: TrainingSettings) -> None:
-    """Say which numbers of steps that somebody gave are other ones, because they follow from epochs."""
-    for name in type(given).model_fields:
-        if given.is_given(name) and (now := getattr(chosen, name)) != getattr(given, name):
-            epochs = "first_ranker_epochs" if name.startswith("first_ranker") else "epochs"
-            told = f"{name} = {now}, not {as_set(getattr(given, name))}: it follows from {epochs}"
-            say(f"{told} = {getattr(given, epochs)}; --set {epochs}=none keeps what you gave")
-
-
 def arguments_by_name() -> dict[str, str]:
     """How a Python caller gives each argument that is not a setting, by its name."""
     parameters = inspect.signature(prepare).parameters.values()
@@ -291,15 +284,22 @@ def path_of(place: Place | None) -> Path | None:
     return None if place is None else Path(place)
 
 
-def open_splits(settings: TrainingSettings, collection: Collection, splits: Splits) -> TrainingData:
-    """The training, dev and test data, labelled; raises if they lack what the settings measure by."""
+def open_splits(settings: TrainingSettings, collection: Collection, splits: Splits, seed: int) -> TrainingData:
+    """The training, dev and test data, labelled; raises if they lack what the settings measure by.
+
+    Parameters
+    ----------
+    seed : draws the queries to hold out as dev.
+    """
     check_answers(settings.judging, collection)
     if collection.n_passages < 2:
         what = "the collection has a single passage, so no query has a negative"
         raise InputError("NO_NEGATIVES", what, "give the texts that answer other questions, too")
-    data = settings.data_of(collection, splits, seed=settings.seed)
+    data = settings.data_of(collection, splits, seed=seed)
     settings.check_dev(data.dev is not None)
     note(data.chosen)
+    if data.held_out and seed != settings.seed:
+        say(f"dev is held out with seed = {seed}, as for the model, which learnt from the other queries")
     return data
 
 

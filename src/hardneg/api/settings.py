@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -11,20 +12,39 @@ from typing import Any, TypeVar, get_args
 from hardneg.api.inputs import Place
 from hardneg.arguments import checked
 from hardneg.config import PRESET, build, read_overrides, read_preset, split_config
+from hardneg.data.training_data import ChosenSplits, TrainingData
 from hardneg.errors import Faults, HardnegError, SettingsError
 from hardneg.experiment.folder import read_settings
 from hardneg.experiment.layout import Layout
 from hardneg.foreign_names import setting_advice
 from hardneg.process.hardware import Precision, best_precision
-from hardneg.process.progress import note
+from hardneg.process.progress import note, say
 from hardneg.process.threads import pick_device
 from hardneg.recipes.settings import Recipe, TrainingSettings
 from hardneg.recipes.usual import split_options, usual_settings
+from hardneg.shown import as_set
 
 T = TypeVar("T")
 
 AS_SET = "as set"  # the origin of a value that the caller gave
 BEFORE = "before"  # stands for the origins in settings that were made before
+
+
+@dataclasses.dataclass(frozen=True)
+class Begun:
+    """What is known of an experiment that trained a model.
+
+    Attributes
+    ----------
+    model : the place of the model, as a user gave it.
+    queries : the digest of the queries that it was trained and judged on.
+    """
+
+    model: str
+    recipe: str
+    seed: int
+    queries: str
+    splits: ChosenSplits
 
 
 @checked
@@ -174,6 +194,50 @@ def going_on(out: Place | None, usual: Precision) -> str:
                 note(f"{out}: begun in {begun}, and kept in it; the default here is {usual}")
             return str(begun)
     return usual
+
+
+def note_replaced(given: TrainingSettings, chosen: TrainingSettings) -> None:
+    """Say which numbers of steps that somebody gave are other ones, because they follow from epochs."""
+    for name in type(given).model_fields:
+        if given.is_given(name) and (now := getattr(chosen, name)) != getattr(given, name):
+            epochs = "first_ranker_epochs" if name.startswith("first_ranker") else "epochs"
+            told = f"{name} = {now}, not {as_set(getattr(given, name))}: it follows from {epochs}"
+            say(f"{told} = {getattr(given, epochs)}; --set {epochs}=none keeps what you gave")
+
+
+def trained_by(model: Place) -> Begun | None:
+    """The experiment that trained a model; None if it lies in none."""
+    for place in (Path(model), Path(model).parent):  # an experiment stands for its model, and holds it
+        try:
+            begun = read_settings(place)
+            return Begun(
+                str(model),
+                begun["recipe"],
+                int(begun["result_settings"]["seed"]),
+                str(begun["inputs"].get("splits")),
+                ChosenSplits(**begun.get("splits", {"train": ""})),
+            )
+        except (HardnegError, OSError, KeyError, TypeError, ValueError):  # opening the model says what is damaged
+            continue
+    return None
+
+
+def holding_seed(before: Begun | None, seed: int) -> int:
+    """The seed that draws the queries to hold out: that of the experiment before, if it held some out.
+
+    With another seed, dev would have queries that the model learnt from.
+    """
+    return before.splits.seed if before and before.splits.held_out else seed
+
+
+def note_repeated(recipe: str, seeds: Sequence[int], before: Begun | None, data: TrainingData) -> None:
+    """Say if the model was trained by the same recipe, with one of these seeds, on the same queries.
+
+    The order of the queries follows from the seed, so the first steps would take the same queries again.
+    """
+    if before and (before.recipe, before.queries) == (recipe, data.digest) and before.seed in seeds:
+        told = f"{before.model} was trained by {recipe} with seed = {before.seed} on the same queries"
+        say(f"{told}, so they come in the same order again; --seed {max(seeds) + 1} gives another order")
 
 
 def attempt(read: Callable[[], T], faults: list[HardnegError]) -> T | None:

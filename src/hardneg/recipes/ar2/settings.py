@@ -116,12 +116,6 @@ class Ar2(MiningSettings):
     def doubts(self) -> list[str]:
         """The effects of these settings that are easily missed, a line for each."""
         found, share = [], self.balance
-        if self.epochs is None and self.is_told("retriever_steps") and not self.is_told("ranker_steps"):
-            if self.ranker_steps > self.retriever_steps:
-                found.append(
-                    f"ranker_steps = {self.ranker_steps} {self.origin_of('ranker_steps')}, more than"
-                    f" retriever_steps = {self.retriever_steps}; in the paper the ranker makes a third of its steps"
-                )
         irgan = self.game == "irgan"
         by_candidates = irgan or self.weighting == "p_theta"
         if self.negatives_per_query == 1 and by_candidates and share:
@@ -147,7 +141,16 @@ class Ar2(MiningSettings):
                 f" weighs {weight:g} times what it does in the published code, where it is 8; balance ="
                 f" {share / (share + weight * (1 - share)):.3g} would give it its weight there"
             )
-        return found
+        return [*found, *self.unbalanced]
+
+    @property
+    def unbalanced(self) -> list[str]:
+        """A line if the retriever's steps are given, and the ranker makes more by default or by a preset."""
+        if not self.is_told("retriever_steps") or self.is_told("ranker_steps") or self.epochs is not None:
+            return []
+        told = f"ranker_steps = {self.ranker_steps} {self.origin_of('ranker_steps')}, more than retriever_steps ="
+        why = f"{told} {self.retriever_steps}; in the paper the ranker makes a third as many as the retriever"
+        return [why] if self.ranker_steps > self.retriever_steps else []
 
     def result_values(self) -> dict[str, Any]:
         """The settings that decide the result; without ``mode = sync``, as when there was no such setting yet."""
