@@ -50,7 +50,7 @@ A *contender* is a tool with a way to train; a *cell* is one training by a conte
   gets the other half, from the start. (With equal shares for all, the model that counts would have a quarter of
   the time.) If a share is less than {LEAST} steps, the first point gets all of the time.
   Where a command on this page names one point (`--grid`), that point gets all of the time.
-- **Dev.** A run measures dev at most {LOOKS} times, for at most {LOOKING:.0%} of its time as planned. The model before
+- **Dev.** A run measures dev at most {LOOKS} times, in at most {LOOKING:.0%} of its planned time. The model before
   training can be the result.
 - **Done once.** sentence-transformers' contenders mine the negatives of the starting model once for all points;
   hardneg's commands share a cache, as any user can let them do.

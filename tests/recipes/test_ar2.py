@@ -451,8 +451,9 @@ def test_what_is_easily_missed_is_said():
     assert Ar2(balance=0.0, weighting="reference", queries_per_step=64).doubts == []
     said = Ar2(weighting="reference", queries_per_step=64).doubts
     assert len(said) == 1
-    assert "queries_per_step = 64 the adversarial part weighs 8 times" in said[0]
-    assert said[0].endswith("balance = 0.111 would give it its weight there")
+    assert "queries_per_step = 64, balance = 0.5 means what 0.889 does in the published code" in said[0]
+    assert said[0].endswith("its 0.5 is balance = 0.111 here")
+    assert Ar2(weighting="reference", queries_per_step=64, balance=0.111).doubts == []  # what it asks for
 
 
 @pytest.mark.parametrize(

@@ -301,6 +301,9 @@ def test_a_damaged_index_never_reaches_faiss(world, indexes, tmp_path, damage):
         ("pq", {"bits": 13}, "BAD_SETTING"),
         ("pq", {"subvectors": 128}, "BAD_SETTING"),
         ("hnsw", {"links": 0}, "BAD_SETTING"),
+        ("hnsw", {"links": 1}, "BAD_SETTING"),  # faiss would end the process
+        ("hnsw", {"ef": 1 << 40}, "BAD_SETTING"),
+        ("hnsw", {"ef_build": 65_537}, "BAD_SETTING"),
         ("hnsw", {"links": -1}, "BAD_SETTING"),
         ("ivf", {"lists": 121}, "TOO_FEW"),
         ("ivf", {"lists": 3, "probes": 4}, "BAD_SETTING"),

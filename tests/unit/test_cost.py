@@ -67,6 +67,8 @@ def test_summary_by_hand():
     assert found.as_json() == {
         "training": 6.0,
         "refreshing": 8.0,  # encode and mine ran at once for a second
+        "measuring": 0.0,
+        "found": 1,
         "refreshes": 1,
         "waiting": 1.0,
         "working": 14.0,  # 0 to 12, and 100 to 102

@@ -14,6 +14,7 @@ from hardneg.api.settings import recipe_settings
 from hardneg.config import read_presets
 from hardneg.data.collection import Collection
 from hardneg.errors import ArtifactError, HardnegError, SettingsError
+from hardneg.process.progress import showing
 from hardneg.recipes import estimate
 from hardneg.recipes import microbenchmarks as timing
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
@@ -216,6 +217,21 @@ def test_steps_that_are_given_replace_the_epochs_of_a_preset(tmp_path):
     config.write_text("refresh_every = 7")
     assert recipe_settings(recipe, "finetune", config).epochs is None
     assert recipe_settings(recipe, "finetune", config, overrides=["epochs=3"]).epochs == 3
+
+
+@pytest.mark.parametrize("column", ["negative", "source"])
+def test_negatives_that_training_does_not_take_are_told(tmp_path, capsys, column):
+    """Who brings triplets expects that training uses them."""
+    data = tmp_path / "data.csv"
+    rows = [
+        f"how is part {i} of machine {i % 7} made,part {i} is cast in form {i * 3},text {i}" for i in range(20)
+    ]
+    data.write_text("\n".join([f"query,passage,{column}", *rows]))
+    model = tiny_model(tmp_path / "model", preparing.collection_of(data, None))
+    with showing(True):
+        preparing.prepare(RECIPES["warmup"], data, model, None, precision="float32")
+    told = f"{data}: it has negatives of its own, which are only passages here"
+    assert (told in capsys.readouterr().err) == (column == "negative")
 
 
 def test_training_on_holds_out_the_same_queries_and_says_when_their_order_repeats(tmp_path, caplog):

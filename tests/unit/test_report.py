@@ -244,7 +244,7 @@ def test_the_untrained_model_is_not_compared_with_itself():
     found = verdict(results(comparison(0.0, 1.0), comparison(-0.1, 0.01, against="bm25"), kept=kept), queries=16)
     told = "On dev, no state of training was better than the untrained one (RR@10 0.500, the last state 0.125)"
     assert found.sentence == f"{told}, so the final model is the untrained one."
-    assert (found.kind, page.MARKS[found.kind]) == ("same", "= The untrained model")
+    assert (found.kind, page.MARKS[found.kind]) == ("same", "= The model that it started from")
     assert "BM25" in found.details[0]
     assert not any("more queries" in line for line in found.advice)
 
@@ -309,6 +309,12 @@ def test_no_text_leaves_its_place(bad):
 def test_hidden_marks_are_shown_by_their_code():
     assert page.visible("a\u202eb\x00") == "a⟨U+202E⟩b⟨U+0000⟩"
     assert page.visible("two\nlines\tand ünïcode 漢字") == "two\nlines\tand ünïcode 漢字"
+    assert page.visible("می\u200cخواهم 👩\u200d👧") == "می\u200cخواهم 👩\u200d👧"  # joiners are a part of words
+
+
+@pytest.mark.parametrize(("value", "shown"), [(-1e-17, "0"), (-0.00001, "-1e-05"), (0.25, "0.25"), (-2.0, "-2")])
+def test_no_number_is_shown_as_minus_zero(value, shown):
+    assert page.cell(value) == shown
 
 
 # ---------------------------------------------------------------- facts from the folder

@@ -3,16 +3,18 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 import hardneg as hn
 from hardneg.api.diagnose import opened_at
 from hardneg.experiment.folder import write_settings
-from hardneg.report.facts_forgetting import forgotten_table
+from hardneg.report.facts_forgetting import forgetting_table, forgotten_table, ranks_of
 from hardneg.report.facts_negatives import informative_table, swing_table
 from hardneg.report.facts_scores import overlap_table
-from hardneg.report.in_batch import in_batch, in_batch_episodes, started_in_batch, state_within
+from hardneg.report.in_batch import in_batch, in_batch_episodes, started_in_batch, state_within, trained_start
 from hardneg.report.lists import mined_lists
+from hardneg.report.make import Report
 from hardneg.report.verdict import Beside, verdict
 from worlds.tiny_world import COMMON, SETTINGS, one_thread  # noqa: F401
 
@@ -91,6 +93,17 @@ def test_an_experiment_with_an_in_batch_episode_is_compared_with_its_state(train
     assert any("episode-1, which in-batch negatives alone trained" in line for line in page.verdict.details)
 
 
+def test_forgetting_has_a_row_from_the_first_state_to_the_last(trained):
+    opened = opened_at(trained)
+    rows = forgetting_table(opened).records()
+    ranks = ranks_of(opened)[1]
+    first, *_, last = ranks.values()
+    assert len(rows) == len(ranks)  # one for each step from state to state, and one more
+    assert (rows[-1]["from"], rows[-1]["to"]) == (rows[0]["from"], rows[-2]["to"])
+    assert rows[-1]["forgotten"] == np.mean(last < first)
+    assert rows[-1]["learned"] == np.mean(last > first)
+
+
 def test_without_the_collection_or_where_no_later_state_is_kept_nothing_is_compared(trained, tmp_path):
     copied = shutil.copytree(trained, tmp_path / "copy")
     (copied / "places.json").unlink()
@@ -110,6 +123,11 @@ def test_a_model_of_an_in_batch_experiment_is_known_as_the_start(world, tmp_path
     opened = opened_at(mined)
     assert state_within(opened) is None
     assert started_in_batch(opened)
+    assert trained_start(opened) == "warm/model"
+    assert trained_start(opened_at(warm)) is None
+    said = Report(opened, (), "").verdict
+    assert "untrained" not in said.sentence
+    assert said.details[-1].startswith("The model that it started from, warm/model, was trained before; tables")
     found = in_batch(opened)
     assert found.row == opened.results["comparisons"][0]
     assert found.row["b"] == "untrained"

@@ -1,6 +1,7 @@
 """Only plain data is read: damage and pickles end in one line."""
 
 import contextlib
+import os
 import pickle
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from faults.injected import Payload, flip
 from hardneg.errors import ArtifactError, HardnegError, InputError, ResourceError, TrustError
+from hardneg.storage.manifest import read_manifest
 from hardneg.storage.safe_read import load_array, read_json, undisturbed
 
 
@@ -28,6 +30,16 @@ def test_a_pickle_is_refused_and_never_executed(tmp_path, form, mmap):
         load_array(tmp_path / "a.npy", mmap=mmap)
     assert (raised.value.code, raised.value.status) == ("UNSAFE_PICKLE", 9)
     assert not (tmp_path / "executed").exists()
+
+
+def test_a_pipe_in_place_of_our_json_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "manifest.json")
+    with pytest.raises(ArtifactError, match=r"BAD_JSON: not valid JSON \(this is no plain file\)"):
+        read_json(tmp_path / "manifest.json")
+    with pytest.raises(
+        ArtifactError, match=r"BAD_MANIFEST: the manifest cannot be read \(this is no plain file\)"
+    ):
+        read_manifest(tmp_path)
 
 
 @pytest.mark.parametrize("mmap", [True, False])

@@ -39,6 +39,25 @@ def test_a_verdict_says_which_experiments_are_not_finished(tmp_path):
     assert last == "b is not finished: the state that it measured last stands for it."
 
 
+def test_a_lead_of_the_start_is_not_credited_to_training(tmp_path):
+    """Experiments from different models: the better final figure may have been there before."""
+    one, other = opened(tmp_path / "a", 0.25, "x"), opened(tmp_path / "b", 0.5, "x")
+    for each, model, start in ((one, "m", 0.125), (other, "n", 0.5)):
+        queries = np.arange(QUERIES, dtype=np.int32)
+        before = Evaluation(queries, {"RR@10": np.full(QUERIES, start)}, 0, 0)
+        each.kept["evaluations"]["untrained"] = {"test": before}
+        each.__dict__["settings"] = {"inputs": {"model": model}, "base_model": {"model": f"models/{model}"}}
+    found = verdict_of(Several([one, other]))
+    assert found.kind == "unsure"
+    assert found.details[-1] == (
+        "They start from different models: a began at 0.125 and gained +0.125; b began at 0.500 and gained +0.000."
+    )
+    rows = {row["setting"]: (row["a"], row["b"]) for row in settings_table(Several([one, other])).records()}
+    assert rows["model"] == ("models/m", "models/n")
+    other.settings["inputs"]["model"] = "m"
+    assert verdict_of(Several([one, other])).kind == "better"
+
+
 def test_settings_are_written_as_users_write_them(tmp_path):
     one, other = opened(tmp_path / "a", 0.25, "x"), opened(tmp_path / "b", 0.5, "x")
     given = {"in_batch": False, "distill": None, "mixtures": ["in_batch"]}

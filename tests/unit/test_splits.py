@@ -286,9 +286,9 @@ def test_a_split_that_is_not_there_is_told_with_what_named_it(tmp_path):
     for use in ("train", "dev", "test"):
         with pytest.raises(SettingsError) as fault:
             choose_splits(made, **{use: "develop"})
-        line = f"UNKNOWN_SPLIT: --{use} = 'develop', and the collection has no such split; did you mean 'dev'?"
+        line = f"UNKNOWN_SPLIT: {use} = 'develop', and the collection has no such split; did you mean 'dev'?"
         assert str(fault.value) == line
-    with pytest.raises(SettingsError, match="UNKNOWN_SPLIT: --split = 'tset', and the collection has no such"):
+    with pytest.raises(SettingsError, match="UNKNOWN_SPLIT: split = 'tset', and the collection has no such"):
         named_split(made, "tset", "--split")
     with pytest.raises(SettingsError, match="UNKNOWN_SPLIT: the experiment's test = 'gone', and the collection"):
         open_splits(made, ChosenSplits("train", "dev", "gone"))

@@ -128,7 +128,8 @@ def audit(
         check_beside_sources(Path(out), world.collection)
     if not len(world.pool.passage_rows):
         what = "the pool has no negatives: the model was trained on those of the batch, or bounds left none"
-        raise InputError("NO_NEGATIVES", what, "audit an experiment that mined, or a pool", path=world.place)
+        fix = "mine some (hardneg mine --data DATA --model EXPERIMENT --out POOL), and audit POOL"
+        raise InputError("NO_NEGATIVES", what, fix, path=world.place)
     known = known_judgements(world, judgements)
     gathered = evidence(world, model=model, ranker=ranker, bm25=bm25, reading=reading)
     facts = facts_of(world, gathered, known, thresholds=thresholds, most=most)

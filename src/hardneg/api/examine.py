@@ -122,10 +122,12 @@ def sentences(facts: Mapping[str, Any]) -> Iterator[str]:
     for name, split in facts["splits"].items():
         lacking = split["without_positives"]
         queries, positives = counted(split["queries"], "query"), counted(split["positives"], "positive")
-        yield (
-            f"Split '{name}' has {queries} with {positives}; "
-            f"{lacking:,} of them {'has' if lacking == 1 else 'have'} none."
+        none = (
+            f"{counted(lacking, 'query')} {'has' if lacking == 1 else 'have'} none"
+            if lacking
+            else "every query has one"
         )
+        yield f"Split '{name}' has {queries} and {positives}; {none}."
         by_number = ", ".join(f"{count:,} with {n}" for n, count in split["queries_by_positives"].items())
         yield f"Queries of '{name}' by the number of their positives: {by_number}."
     yield from copies_said(facts["copies"])
@@ -167,11 +169,14 @@ def leak_said(leak: Mapping[str, Any]) -> str:
     """A sentence about what two splits share."""
     one, other = leak["splits"]
     drawn = "" if leak["of_all"] else f" (of {leak['compared_with']:,} that were drawn)"
+    equal, near, texts = leak["queries_equal"], leak["queries_nearly_equal"], leak["positives_equal"]
+    found = [f"{equal:,} {'is' if equal == 1 else 'are'} also in '{one}'{drawn}"] if equal else []
+    found += [f"{near:,} {'is' if near == 1 else 'are'} nearly equal to one in '{one}'{drawn}"] if near else []
+    queries = " and ".join(found) or f"none is also in '{one}'{drawn}"
+    shared = f"{texts:,} {'is' if texts == 1 else 'are'}" if texts else "none is"
     return (
-        f"Of {counted(leak['queries'], 'query')} of '{other}', {leak['queries_equal']:,} are also in "
-        f"'{one}'{drawn} and {leak['queries_nearly_equal']:,} nearly so; of "
-        f"{counted(leak['positives'], 'text')} of positives, "
-        f"{leak['positives_equal']:,} are positives in '{one}' too."
+        f"Of {counted(leak['queries'], 'query')} of '{other}', {queries}; of its"
+        f" {counted(leak['positives'], 'text')} of positives, {shared} a positive in '{one}', too."
     )
 
 

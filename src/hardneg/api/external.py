@@ -37,7 +37,7 @@ from hardneg.negatives.external_lists import (
 from hardneg.negatives.groups import usable
 from hardneg.negatives.imported_pool import from_file
 from hardneg.negatives.pool import KIND, NegativePool, load_pool, save_pool
-from hardneg.process.progress import track
+from hardneg.process.progress import note, track
 from hardneg.records import Int32, Positives, Run, Side, TokenBatch, spans
 from hardneg.storage.artifacts import cached_digest, digest_json, is_published, read_manifest
 
@@ -119,6 +119,19 @@ def given_pool(source: Source, collection: Collection, positives: Positives) -> 
         what = f"the source ({source.format}) gives no negatives for these queries"
         raise InputError("NO_NEGATIVES", what, "give one with a column such as negative, or mine them")
     return pool
+
+
+def note_given(data: Data) -> None:
+    """Say that data in a foreign format have negatives, which training does not take from there."""
+    if isinstance(data, Collection) or is_published(Path(data)):
+        return
+    found = find_source(str(data))
+    if found.negatives is not None and next(found.negatives(), None) is not None:
+        keep = f"hardneg import {data} --to COLLECTION --negatives POOL"
+        note(
+            f"{data}: it has negatives of its own, which are only passages here; to train on them: {keep}, then"
+            " --data COLLECTION --pool POOL with star, or with warmup and mixtures=file+in_batch"
+        )
 
 
 def keep_given(source: Source, data: Data, out: Place, *, split: str = "train") -> NegativePool:

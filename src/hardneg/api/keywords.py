@@ -545,7 +545,9 @@ class RankerTrainingKeywords(Keywords, total=False):
     loss: Literal["cross_entropy", "bce"]
     """`cross_entropy` over a query's passages, or `bce`, each passage by itself."""
     max_length: int | None
-    """Tokens of a query and a passage together, at most as many as the model takes. Only the passage is cut."""
+    """Tokens of a query and a passage together, at most as many as the model takes. A query is cut at half of
+    them, or at `query_length`; the rest is the passage's.
+    """
     epochs: float
     """How often training goes through all training queries. `steps` wins over it."""
     steps: int | None

@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from hardneg.api.external import note_given
 from hardneg.api.inputs import (
     Data,
     Place,
@@ -224,6 +225,8 @@ def prepare(
     beside = {name: str(one) for name, one in models.items() if one is not None}
     source = source_at(model, passage_model, **beside, allow_bin=allow_bin, device=pick_device(device))
     collection = collection_of(data, cache)
+    if negatives is None:
+        note_given(data)
     before = trained_by(model)
     split_seed = holding_seed(before, chosen.seed)
     parts = amended_by(open_splits(chosen, collection, splits, split_seed), judgements)

@@ -25,7 +25,7 @@ from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.loading import open_encoder
 from hardneg.process.distributed import by_leader, is_leader, world_size
 from hardneg.process.hardware import warn_if_emulated
-from hardneg.process.progress import clock, is_shown, note, say
+from hardneg.process.progress import clock, is_shown, note
 from hardneg.process.stages import Planned, following
 from hardneg.recipes.cost_model import judged_queries
 from hardneg.recipes.estimate import add_beside, add_exchange, add_search
@@ -87,7 +87,7 @@ def train_ranker(task: Task) -> dict[str, Any]:
         results = by_leader(lambda: dict(experiment.results))
     if is_leader():
         for line in gain_lines(results):
-            say(line)
+            log.info(line)
     return results
 
 

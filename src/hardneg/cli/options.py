@@ -105,7 +105,8 @@ DeviceOption = Annotated[
     ),
 ]
 ThreadsOption = Annotated[
-    int | None, option("--threads", help="CPU threads (default: OMP_NUM_THREADS, or all).", panel="Machine", min=1)
+    int | None,
+    option("--threads", help="CPU threads (default: OMP_NUM_THREADS, or all).", panel="Machine", min=1, max=4096),
 ]
 MaxRam = Annotated[
     str | None, option("--max-ram", help="Most memory to use: 512M, 8G, ...", metavar="SIZE", panel="Machine")

@@ -249,7 +249,7 @@ def inspection_text(found: Mapping[str, Any], most: int, unit: str = "episode") 
     if (left := len(found["negatives"]) - most) > 0:
         lines.append(f"  ... and {left} more")
     if not found["negatives"]:
-        lines.append("  no negative: none is in the pool for this query")
+        lines.append("  no negative: the pool has none for this query (training on in-batch negatives mines none)")
     return "\n".join(lines)
 
 

@@ -91,7 +91,7 @@ class PairTemplate:
     Attributes
     ----------
     query, passage : templates of the token stores that pairs are put together from.
-    max_length : tokens of a pair at most, special ones included. Only the passage is cut for it.
+    max_length : tokens of a pair at most, special ones included. The passage is cut for it.
     """
 
     query: TextTemplate

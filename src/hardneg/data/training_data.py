@@ -416,7 +416,7 @@ def has_answer(collection: Collection, positives: Positives | Qrels) -> NDArray[
 
 
 def named_split(collection: Collection, name: str, option: str) -> Qrels:
-    """The judgements of the split ``name``, which this ``option`` names.
+    """The judgements of the split ``name``, which this ``option`` or argument names.
 
     Raises
     ------
@@ -427,5 +427,5 @@ def named_split(collection: Collection, name: str, option: str) -> Qrels:
             "the collection has no such split" if collection.n_queries else "this is a corpus without queries"
         )
         fix = nearest(name, collection.splits) if collection.splits else "import it with judgements"
-        raise SettingsError("UNKNOWN_SPLIT", f"{option} = {name!r:.80}, and {without}", fix)
+        raise SettingsError("UNKNOWN_SPLIT", f"{option.lstrip('-')} = {name!r:.80}, and {without}", fix)
     return collection.qrels(name)

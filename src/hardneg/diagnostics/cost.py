@@ -86,7 +86,9 @@ class Summary:
     """The cost of an experiment as the papers' tables give it; all times in seconds."""
 
     training: float  # stages of training
-    refreshing: float  # stages that renew vectors, lists and negatives; those for evaluation are among them
+    refreshing: float  # stages that renew vectors, lists and negatives before the last step, evaluation included
+    measuring: float  # the same stages after the last step, which only measure the last state
+    found: int  # encodings that were found ready, and so cost nothing
     refreshes: int  # how often negatives were mined
     waiting: float  # training that waited for negatives
     working: float  # from begin to end of all stages; what ran at once counts once, and pauses do not count
@@ -114,9 +116,12 @@ def summary(rows: Iterable[Row]) -> Summary:
     trained = [row for row in kept if row["stage"] == "train"]
     known = all("tokens" in row for row in trained if row.get("steps"))
     refresh = [(row["begun"], row["seconds"]) for row in kept if row["stage"] in REFRESH and "begun" in row]
+    last = max((row["begun"] for row in trained if "begun" in row), default=float("inf"))
     return Summary(
         training=stages.get("train", none).seconds,
-        refreshing=covered(refresh),
+        refreshing=covered(one for one in refresh if one[0] < last),
+        measuring=covered(one for one in refresh if one[0] >= last),
+        found=stages.get("encode", none).cached,
         refreshes=stages.get("mine", none).times,
         waiting=stages.get("wait", none).seconds,
         working=covered([(row["begun"], row["seconds"]) for row in kept if "begun" in row]),

@@ -269,7 +269,9 @@ def _state(tower: Tower) -> dict[str, Tensor]:
 
 def _card(ranker: CrossEncoder, title: str, about: str | None, metadata: Mapping[str, Any]) -> str:
     settings = ranker.settings
-    passage = json.dumps(settings.passage_prompt + ("a title, its text" if settings.use_titles else "a text"))
+    between = f" {ranker.tower.pretrained_tokenizer.sep_token} " if settings.title_join == "sep" else " "
+    text = f"a title{between}its text" if settings.use_titles else "a text"
+    passage = json.dumps(settings.passage_prompt + text, ensure_ascii=False)
     return CARD.format(
         metadata="".join(f"{name}: {json.dumps(value)}\n" for name, value in metadata.items()),  # JSON is YAML
         title=title,

@@ -136,7 +136,7 @@ def describe_counts(work: CostModel, sample: Sample, seeds: int) -> dict[str, An
         "tokens of a query": f"{sample.queries.lengths.mean():.1f}",
         "tokens of a passage": f"{sample.tokens(0, 1):.1f}",
         **({"chunks of a passage": f"{sample.chunks:.2f}"} if sample.chunks > 1 else {}),
-        "global batch": f"{batch} queries (in one softmax: {together})",
+        "global batch": f"{batch} queries" + (f" (in one softmax: {together})" if work.in_batch else ""),
         "negatives per query": f"{hard + shared} ({hard} hard, {shared} in-batch)",
         "optimiser steps": sum(one.steps for one in work.every_episode),
         **({"further steps, to try learning rates": work.tried} if work.tried else {}),

@@ -342,7 +342,8 @@ MEANINGS: dict[str, Meaning] = {
         "Length of queries in search and on test, where it differs from training. None: `query_length`.", "tokens"
     ),
     "max_length": Meaning(
-        "Tokens of a query and a passage together, at most as many as the model takes. Only the passage is cut.",
+        "Tokens of a query and a passage together, at most as many as the model takes. A query is cut at half of"
+        " them, or at `query_length`; the rest is the passage's.",
         "tokens",
     ),
     "ranker_max_length": Meaning(

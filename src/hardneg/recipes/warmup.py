@@ -242,6 +242,6 @@ def plan(settings: Warmup, data: TrainingData, encoder: BiEncoder) -> CostModel:
     )
 
 
-ABOUT = "warm-up on negatives that no trained model chose"
+ABOUT = "warm-up"
 
 RECIPE = Recipe(catalogue.WARMUP, Warmup, warmup, plan, about=ABOUT)

@@ -32,10 +32,12 @@ def ranks_of(opened: Opened) -> tuple[Any, dict[str, Float64]]:
 
 
 def forgetting_table(opened: Opened) -> Table:
-    """Shares of training queries forgotten and learned from each state to the next."""
+    """Shares of training queries forgotten and learned from state to state, and from the first to the last."""
     found = opened.results.get("forgetting") if "seeds" not in opened.results else None
     if not found:
         found = forgetting(ranks_of(opened)[1])
+    if len(found) > 1:
+        found = [*found, *over_all(opened, found[0]["before"], found[-1]["after"])]
     return Table.of(
         {
             "from": shown(row["before"]),
@@ -46,6 +48,15 @@ def forgetting_table(opened: Opened) -> Table:
         }
         for row in found
     )
+
+
+def over_all(opened: Opened, first: str, last: str) -> list[dict[str, Any]]:
+    """The row from the first state to the last; none if a run of theirs is gone."""
+    try:
+        ranks = ranks_of(opened)[1]
+        return [*map(dict, forgetting({name: ranks[name] for name in (first, last)}))]
+    except (NotRecorded, KeyError):
+        return []
 
 
 def trajectories_table(opened: Opened) -> Table:

@@ -122,7 +122,7 @@ def swing_table(opened: Opened) -> Table:
     found = {"candidates": swung(opened)}
     pools = {name: pool for name, pool in opened.pools.items() if len(pool.passage_rows)}  # not those in the batch
     if len(pools) >= FEWEST_FOR_SWING:
-        found["pools (drawn by chance)"] = swing(pools)
+        found["pools"] = swing(pools)
     return Table.of(
         {"of": name, "class": CLASSES[at] if at < len(CLASSES) else None, **row}
         for name, one in found.items()

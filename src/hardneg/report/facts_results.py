@@ -28,6 +28,7 @@ from hardneg.report.verdict import is_same, split_of
 from hardneg.shown import as_set
 
 POINTS = 1500  # of a curve: more are thinned out
+LEAST_WIDTH = 5  # steps of the moving mean of the loss
 
 
 def results_table(opened: Opened) -> Table:
@@ -153,7 +154,7 @@ def loss_table(opened: Opened) -> Table:
     """The loss by step: ``step`` (counted over all episodes), ``episode``, ``loss`` and its moving mean."""
     curve = curve_of(opened)
     rows: list[tuple[Any, ...]] = []
-    width = max(curve.borders[-1] // 40, 1)
+    width = max(curve.borders[-1] // 40, LEAST_WIDTH)
     for episode, start, stop in zip(curve.episodes, curve.borders, curve.borders[1:], strict=False):
         inside = (curve.steps > start) & (curve.steps <= stop)
         steps, losses = curve.steps[inside], curve.losses[inside]
@@ -253,6 +254,8 @@ def cost_summary_table(opened: Opened) -> Table:
                 "training s": round(found.training, 1),
                 "refreshing s": round(found.refreshing, 1),
                 "refreshes": found.refreshes,
+                "measuring the last s": round(found.measuring, 1),
+                "found ready": found.found,
                 "waiting s": round(found.waiting, 1),
                 "working s": round(found.working, 1),
                 "steps": found.steps,
@@ -276,7 +279,7 @@ def settings_table(opened: Opened) -> Table:
     given = sorted(named.items(), key=lambda pair: pair[1] is None)  # what is not set stands last
     return Table.of(
         {"setting": name, "value": None if value is None else as_set(value), "decides": name in decides}
-        for name, value in given
+        for name, value in [*given, *((name, decides[name]) for name in decides if name not in named)]
     )
 
 

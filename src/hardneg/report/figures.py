@@ -182,9 +182,9 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "composition_of_pools",
         "Negatives",
         "Composition of the pools",
-        "Training negatives by the list in which their query met them first (ANCE-Tele, Figure 9); those of older"
-        " episodes are momentum. Where the candidates' lists are gone, the source that drew a negative stands for"
-        " them.",
+        "Training negatives by the list in which their query met them first (ANCE-Tele, Figure 9); a list of an"
+        " older episode does not say that momentum carried them over: *Pools and momentum* counts these. Where the"
+        " candidates' lists are gone, the source that drew a negative stands for them.",
         negatives.pools_table,
         charts.composition_chart,
     ),
@@ -209,8 +209,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "Negatives",
         "Swing",
         "Candidates that are in, out in the next episode, and in again in the one after (ANCE-Tele, Figure 6)."
-        " Class A begins in the first episode, class B in the second. Pools lose and regain passages"
-        " by chance, so they stand apart.",
+        " Class A begins in the first episode, class B in the second. Pools that are drawn lose and"
+        " regain passages by chance, so they stand apart.",
         negatives.swing_table,
         charts.swing_chart,
     ),
@@ -470,7 +470,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "Time and cost",
         "Cost of the whole",
         "In the terms of the papers (ANCE-Tele, Table 6): training, refreshing of negatives, and both together."
-        " But refreshing has all encoding and searching here, that for measuring states included."
+        " But refreshing has all encoding and searching before the last step here, that for measuring states"
+        " included. Vectors that were *found ready* in a cache cost nothing."
         " In `ar2`, training, its steps and its tokens are those of both models.",
         results.cost_summary_table,
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,13 @@ def in_batch(opened: Opened) -> Beside | None:
     return Beside(
         called, {**known, "difference": float((values - others).mean()), "interval": [low, high], "p": p}
     )
+
+
+def trained_start(opened: Opened) -> str | None:
+    """Where the model lies that an experiment starts from, if hardneg trained it; else None."""
+    place = opened.settings.get(BASE, {}).get("model")
+    made = isinstance(place, str) and is_published(Path(place), "model")
+    return os.path.join(*Path(place).parts[-2:]) if made else None
 
 
 def kept_after(opened: Opened, state: str) -> bool:

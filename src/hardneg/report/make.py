@@ -20,7 +20,7 @@ from hardneg.report.explorer import explorer_data
 from hardneg.report.facts_audit import AUDIT, sampled_sentence, suspected_queries, suspects_of
 from hardneg.report.facts_results import judged_queries
 from hardneg.report.figures import FIGURES
-from hardneg.report.in_batch import in_batch, momentum_from
+from hardneg.report.in_batch import in_batch, momentum_from, trained_start
 from hardneg.report.measured import of_bm25
 from hardneg.report.opened import FAULTS, RANKER, Opened
 from hardneg.report.page import Page, explorer_html, html_of
@@ -30,7 +30,7 @@ from hardneg.report.shapes import altair
 from hardneg.report.side_by_side import FIGURES as TOGETHER
 from hardneg.report.side_by_side import SECTIONS, Several, verdict_of
 from hardneg.report.table import NotRecorded
-from hardneg.report.verdict import Verdict, verdict
+from hardneg.report.verdict import Verdict, naming_start, verdict
 from hardneg.shown import counted
 from hardneg.storage.artifacts import publish_file, remove
 
@@ -64,7 +64,9 @@ class Report:
         known["momentum_from"] = opened.told(lambda: momentum_from(opened), None)
         pools = opened.pools.values()
         known["mined"] = any(len(pool.passage_rows) for pool in pools) if pools else None
-        return opened.told(lambda: verdict(opened.results, **known), UNREADABLE)
+        judged = opened.told(lambda: verdict(opened.results, **known), UNREADABLE)
+        start = opened.told(lambda: trained_start(opened), None)
+        return naming_start(judged, start) if start and judged.kind != "open" else judged
 
     @property
     def notes(self) -> list[str]:

@@ -23,7 +23,7 @@ LONGEST_CELL = 280  # characters of a text in a table; the CSV has all
 UNBROKEN = 16  # characters of a cell that stay in one line: an id or a name
 # Invisible marks, such as those that turn the direction of the text after them; their codes are shown instead.
 HIDDEN = re.compile(
-    "[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+    "[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
 )
 # Nothing may be loaded from anywhere. Vega compiles its expressions, so evaluation of own scripts is allowed.
 POLICY = (
@@ -35,7 +35,7 @@ MARKS = {
     "better": "▲ Better",
     "worse": "▼ Worse",
     "unsure": "≈ No clear difference",
-    "same": "= The untrained model",
+    "same": "= The model that it started from",
     "open": "● Open",
 }
 
@@ -150,7 +150,8 @@ def cell(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return f"{value:.0e}" if NOISE < abs(value) < 1e-4 else f"{value:,.4f}".rstrip("0").rstrip(".")
+        plain = f"{value:,.4f}".rstrip("0").rstrip(".")
+        return f"{value:.0e}" if NOISE < abs(value) < 1e-4 else "0" if plain == "-0" else plain
     return str(value)
 
 
@@ -241,6 +242,7 @@ def figure_html(drawn: Drawn, *, fits: bool, most: int) -> str:
         return f'<section class="figure" id="{figure.name}">{head}{says}{failed}{shown}</section>'
     return (
         f'<section class="figure" id="{figure.name}">{head}{says}'
+        "<noscript><p>The chart needs JavaScript; the table does not.</p></noscript>"
         f'<div class="chart" data-chart="{figure.name}" role="img" aria-label="{escape(figure.title)}: chart; the'
         f' table below has its numbers"></div><details><summary>Table: {text(figure.title)}</summary>{shown}'
         "</details></section>"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import combinations
@@ -13,6 +13,7 @@ import numpy as np
 
 from hardneg.evaluation.measures import Evaluation
 from hardneg.evaluation.significance import bootstrap_interval, holm, randomization_test
+from hardneg.experiment.folder import BASE
 from hardneg.experiment.names import BM25, FINAL, RETRIEVED, UNTRAINED, shown
 from hardneg.records import Int32
 from hardneg.report.drawing import Figure
@@ -68,7 +69,8 @@ def settings_table(several: Several) -> Table:
     found: list[dict[str, Any]] = []
     for one in several.experiments:
         record = one.settings
-        named = {"recipe": record.get("recipe"), **record.get("settings", {})}
+        named = {"recipe": record.get("recipe"), "model": record.get(BASE, {}).get("model")}
+        named |= record.get("settings", {})
         found.append(named | {f"input: {name}": digest[:12] for name, digest in record.get("inputs", {}).items()})
     names = list(dict.fromkeys(name for one in found for name in one))
     rows = [
@@ -226,7 +228,7 @@ def forgetting_table(several: Several) -> Table:
 
 def costs_table(several: Several) -> Table:
     """What each experiment cost, a row for each."""
-    times = ("training s", "refreshing s", "refreshes", "working s")
+    times = ("training s", "refreshing s", "refreshes", "measuring the last s", "found ready", "working s")
     return _joined(several, cost_summary_table, (*times, "steps", "tokens encoded", "tokens trained", "peak MiB"))
 
 
@@ -251,7 +253,9 @@ def verdict_of(several: Several) -> Verdict:
             told.append(f"{name} is not finished: the state that it measured last stands for it.")
         if name in known and one.results.get("kept", {}).get("state") == UNTRAINED:
             told.append(f"{name} kept the untrained model, because no state of its training was better on dev.")
-    sure = all(row["p (Holm)"] <= SURE and _signed(row, best) > 0 for row in of_best)
+    starts = _starts(several, known, split, measure)
+    told += [starts] if starts else []
+    sure = not starts and all(row["p (Holm)"] <= SURE and _signed(row, best) > 0 for row in of_best)
     among = split_of(split, several.experiments[several.names.index(best)].dev_passages)
     others = ", ".join(f"{name} {value:.3f}" for name, value in known.items() if name != best)
     sentence = f"On {among}, {best} does best: {measure} {known[best]:.3f} ({others})."
@@ -263,6 +267,21 @@ def verdict_of(several: Several) -> Verdict:
     if list(known.values()).count(known[best]) > 1:
         sentence = f"On {among}, none does best: {measure} {best} {known[best]:.3f}, {others}."
     return Verdict("better" if sure else "unsure", sentence, tuple(told), ())
+
+
+def _starts(several: Several, known: Mapping[str, float], split: str, measure: str) -> str:
+    """Where experiments that start from different models began, and what they gained; "" if the model is one."""
+    named = [pair for pair in zip(several.names, several.experiments, strict=True) if pair[0] in known]
+    if len({one.settings.get("inputs", {}).get("model") for _, one in named}) < 2:
+        return ""
+    parts = []
+    for name, one in named:
+        state = evaluations(one).get(UNTRAINED, {}).get(split)
+        last = _last(one, split)
+        if state is not None and last is not None and measure in state.values:
+            before, after = (float(found.of(measure).mean()) for found in (state, last))
+            parts.append(f"{name} began at {before:.3f} and gained {after - before:+.3f}")
+    return f"They start from different models: {'; '.join(parts) or 'what these had is not known'}."
 
 
 def _shared_means(several: Several, tested: set[str], split: str, measure: str) -> dict[str, float] | None:
@@ -337,7 +356,8 @@ FIGURES: tuple[Figure[Several], ...] = (
         "comparisons",
         "Results",
         "Paired tests",
-        "Two-sided randomisation tests over the queries that both experiments judge, corrected by Holm.",
+        "Two-sided randomisation tests over the queries that both experiments judge, corrected by Holm. They"
+        " are of these trainings: with another seed a difference may come out otherwise.",
         tests_table,
     ),
     Figure(
@@ -393,8 +413,10 @@ FIGURES: tuple[Figure[Several], ...] = (
         "cost_summary",
         "Cost",
         "Cost of the whole",
-        "Seconds of training, of refreshing negatives, and of both (STAR, Table 4; ANCE, Table 5). They compare"
-        " only experiments that ran on one machine, beside nothing else. Those of `ar2`"
+        "Seconds of training, of refreshing negatives, and of both (STAR, Table 4; ANCE, Table 5). Refreshing has"
+        " all encoding and searching before the last step here, also that which measures states: so training on"
+        " in-batch negatives, which mines nothing, has some. Vectors that were *found ready* in a cache cost"
+        " nothing. Seconds compare only experiments that ran on one machine, beside nothing else. Those of `ar2`"
         " are of both models.",
         costs_table,
     ),

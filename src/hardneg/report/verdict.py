@@ -20,6 +20,7 @@ MINE_FIRST = (
 )
 MINE = "Go on from this model with a recipe that mines, such as star with its preset finetune."
 
+TRAINED_START = "the model that it started from"
 NAMES = {UNTRAINED: "the untrained model", BM25: "BM25", RETRIEVED: "the retriever that it re-ranks"}
 
 
@@ -103,6 +104,22 @@ def verdict(
         advice.append(AUDIT if mined else MINE)
     kind = "same" if is_same(first[0], kept) else _kind(first[0])
     return Verdict(kind, told[0], tuple(told[1:]), tuple(advice))
+
+
+def naming_start(judged: Verdict, name: str) -> Verdict:
+    """The verdict with another name for the model that training started from, because it was trained before.
+
+    Parameters
+    ----------
+    name : where that model lies.
+    """
+
+    def said(line: str) -> str:
+        return line.replace("the untrained model", TRAINED_START).replace("the untrained one", TRAINED_START)
+
+    told = f"The model that it started from, {name}, was trained before; tables and charts call it {UNTRAINED}."
+    details = tuple(map(said, judged.details))
+    return Verdict(judged.kind, said(judged.sentence), (*details, told), tuple(map(said, judged.advice)))
 
 
 def first_rows(results: Mapping[str, Any], dev_passages: int | None) -> list[Mapping[str, Any]]:
@@ -230,9 +247,10 @@ def _advice(
         momentum = momentum_from is not None and steps.index(worst) >= momentum_from
         remedy = "more momentum (alpha) or a lower learning rate" if momentum else "a lower learning rate"
         before = "the untrained model" if worst["before"] in (UNTRAINED, STARTED) else worst["before"]
+        rose = f", and {worst['learned']:.0%} rose" if "learned" in worst else ""
         found.append(
             f"Look at forgetting: {worst['forgotten']:.0%} of the training queries fell from {before} to"
-            f" {worst['after']}; {remedy} may keep more of them."
+            f" {worst['after']}{rose}; {remedy} may keep more of them."
         )
     return found
 

@@ -30,7 +30,9 @@ DEFAULTS: Mapping[str, Mapping[str, int]] = {  # 0: chosen by the size of the co
     "pq": {"subvectors": 0, "bits": 8},
     "ivfpq": {"lists": 0, "probes": 0, "subvectors": 0, "bits": 8},
 }
-MOST = {"bits": 12, "links": 512}  # beyond these, tables or links outgrow the vectors
+LEAST = {"links": 2}  # faiss ends the process with one link
+# Beyond these, tables or links outgrow the vectors, and lists of candidates take memory without use.
+MOST = {"bits": 12, "links": 512, "ef_build": 65_536, "ef": 65_536}
 A_LIST, A_CODE = 64, 256  # passages to train on, for each list and for each code
 BLOCK = 65536  # passages added at a time
 SAMPLED = 200  # queries that recall is measured with
@@ -108,7 +110,9 @@ def choose(kind: str, n: int, dim: int, given: Mapping[str, int]) -> dict[str, i
         for name in sorted(set(given) - set(known))
     ]
     beyond = {
-        name: fault for name in options for fault in out_of_range(name, options[name], least=known[name] > 0)
+        name: fault
+        for name in options
+        for fault in out_of_range(name, options[name], least=LEAST.get(name, int(known[name] > 0)))
     }
     faults: list[HardnegError] = [*strange, *beyond.values()]
     if "lists" in options and not beyond.keys() & {"lists", "probes"}:
@@ -125,7 +129,7 @@ def choose(kind: str, n: int, dim: int, given: Mapping[str, int]) -> dict[str, i
 def out_of_range(name: str, value: int, *, least: int) -> Iterator[HardnegError]:
     """Yield the fault of an option that is below ``least`` or above what any index takes."""
     if value < least:
-        yield SettingsError("BAD_SETTING", f"{name} = {value}", "give 1 or more")
+        yield SettingsError("BAD_SETTING", f"{name} = {value}", f"give {max(least, 1)} or more")
     if value > MOST.get(name, value):
         yield SettingsError("BAD_SETTING", f"{name} = {value}", f"give {MOST[name]} or fewer")
 

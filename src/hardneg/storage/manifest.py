@@ -12,7 +12,7 @@ from typing import Any
 from hardneg.errors import ArtifactError
 from hardneg.storage.digests import digest_json
 from hardneg.storage.os_errors import reading
-from hardneg.storage.safe_read import as_written
+from hardneg.storage.safe_read import as_written, plain_bytes
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
@@ -97,7 +97,7 @@ def read_manifest_file(path: Path, kind: str = "") -> Manifest:
     raw: Any = None
     try:
         with reading(path):
-            data = path.read_bytes()
+            data = plain_bytes(path)
         raw = json.loads(data)
         files = {name: (int(entry["bytes"]), str(entry["sha256"])) for name, entry in raw["files"].items()}
         manifest = Manifest(

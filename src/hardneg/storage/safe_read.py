@@ -19,11 +19,18 @@ T = TypeVar("T")
 _PARSER = threading.Lock()
 
 
+def plain_bytes(path: Path) -> bytes:
+    """The bytes of a plain file; a pipe, which would be waited for, or a device raises :class:`ValueError`."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise ValueError("this is no plain file")
+    return path.read_bytes()
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file of ours."""
     try:
         with reading(path):
-            return json.loads(Path(path).read_bytes())
+            return json.loads(plain_bytes(Path(path)))
     except (FileNotFoundError, NotADirectoryError) as fault:
         raise InputError("NOT_FOUND", "no such file", "check the path", path=path) from fault
     except (ValueError, RecursionError) as fault:

@@ -20,6 +20,7 @@ from hardneg.training.stage import RETRIEVER
 RANKER = "ranker"  # the name of the second model in metrics, checkpoints and timing
 BY_FIRST = "first-ranker"  # the name of D⁰, where it re-ranks
 
+PUBLISHED_BALANCE = 0.5  # λ of the published code
 FIRST_RANKER = 0  # the episode in which D⁰ is trained
 EPISODE = 1  # the episode of all iterations
 
@@ -134,13 +135,14 @@ class Ar2(MiningSettings):
             mixed = "mixes distillation in" if share else "trains the retriever by distillation alone"
             found.append(f"game = irgan with balance = {share:g} {mixed}; for IRGAN's own game set balance = 1")
         if self.weighting == "reference" and self.queries_per_step != 8 and 0 < share < 1:
-            count = self.queries_per_step
-            weight = count / 8
-            found.append(
-                f"weighting = reference sums over a step: with queries_per_step = {count} the adversarial part"
-                f" weighs {weight:g} times what it does in the published code, where it is 8; balance ="
-                f" {share / (share + weight * (1 - share)):.3g} would give it its weight there"
-            )
+            weight = self.queries_per_step / 8
+            there = share * weight / (share * weight + 1 - share)
+            if round(there, 3) != PUBLISHED_BALANCE:
+                found.append(
+                    f"weighting = reference sums over a step: with queries_per_step = {self.queries_per_step},"
+                    f" balance = {share:g} means what {there:.3g} does in the published code, which has 8 queries"
+                    f" in a step; its {PUBLISHED_BALANCE:g} is balance = {1 / (1 + weight):.3g} here"
+                )
         return [*found, *self.unbalanced]
 
     @property

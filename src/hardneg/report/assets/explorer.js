@@ -10,7 +10,7 @@
   const count = document.getElementById("explorer-count");
   const MOST = 200;
   // Marks that would turn the direction of what stands behind them are shown by their code.
-  const hidden = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]/gu;
+  const hidden = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]/gu;
   const code = (mark) => "\u27e8U+" + mark.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0") + "\u27e9";
   const visible = (text) => String(text).replace(hidden, code);
   const make = (name, text, kindOf) => {
