@@ -280,7 +280,7 @@ def test_runs_are_compared_pair_by_pair(run_files):
 )
 def test_a_measure_deeper_than_the_run_is_warned_of(hits, measures, warned, caplog):
     run = {f"q{i}": {f"d{j}": float(-j) for j in range(count)} for i, count in enumerate(hits)}
-    qrels = {query: {"d1": 1} for query in run}
+    qrels = {query: {"d1": 1, "d99": 1} for query in run}
     for call in (
         lambda: hn.evaluate(run, qrels=qrels, measures=measures),
         lambda: hn.compare([run, run], qrels=qrels, measures=measures),
@@ -289,6 +289,13 @@ def test_a_measure_deeper_than_the_run_is_warned_of(hits, measures, warned, capl
         call()
         assert [warned in line for line in caplog.messages] == [True] * len(caplog.messages)
         assert bool(caplog.messages) == bool(warned)
+
+
+def test_a_measure_that_cannot_be_higher_is_not_called_too_low(caplog):
+    run = {f"q{i}": {f"d{j}": float(-j) for j in range(12)} for i in range(3)}
+    hn.evaluate(run, qrels={query: {"d1": 1} for query in run}, measures="R@100 nDCG@100")
+    [line] = caplog.messages
+    assert "so nDCG@100 may be too low" in line
 
 
 def test_measures_may_be_a_list(run_files):

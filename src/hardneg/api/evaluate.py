@@ -103,7 +103,8 @@ def evaluate(
         runs[0], judged, parsed, collection=collection, cache=cache_at(cache), id_rank=None
     )
     check_overlap(named(run), evaluation, judged_by(split, qrels))
-    warn_of_depth(named(run), runs[0], parsed, collection)
+    lower = [one for one in parsed if evaluation.means[str(one)] < 1]  # what is 1 cannot be too low
+    warn_of_depth(named(run), runs[0], lower, collection)
     warn_of_no_passage(named(run), runs[0], judged, judged_by(split, qrels))
     if per_query is not None:
         write_per_query(Path(per_query), evaluation, queries)
@@ -185,7 +186,7 @@ def warn_of_depth(name: str, run: Run, measures: Sequence[Measure], collection: 
     deeper = [str(measure) for measure in measures if measure.cutoff is not None and measure.depth > deepest]
     if deeper:
         log.warning(
-            "%s: its queries have at most %d hits, so %s may be too low; search with a larger --k",
+            "%s: its queries have at most %d hits, so %s may be too low; search with a larger k",
             name,
             deepest,
             " and ".join(deeper),
