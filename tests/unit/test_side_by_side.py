@@ -48,7 +48,7 @@ def test_a_lead_of_the_start_is_not_credited_to_training(tmp_path):
         each.kept["evaluations"]["untrained"] = {"test": before}
         each.__dict__["settings"] = {"inputs": {"model": model}, "base_model": {"model": f"models/{model}"}}
     found = verdict_of(Several([one, other]))
-    assert found.kind == "unsure"
+    assert found.kind == "open"
     assert found.details[-1] == (
         "They start from different models: a began at 0.125 and gained +0.125; b began at 0.500 and gained +0.000."
     )

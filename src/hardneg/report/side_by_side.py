@@ -255,7 +255,7 @@ def verdict_of(several: Several) -> Verdict:
             told.append(f"{name} kept the untrained model, because no state of its training was better on dev.")
     starts = _starts(several, known, split, measure)
     told += [starts] if starts else []
-    sure = not starts and all(row["p (Holm)"] <= SURE and _signed(row, best) > 0 for row in of_best)
+    sure = all(row["p (Holm)"] <= SURE and _signed(row, best) > 0 for row in of_best)
     among = split_of(split, several.experiments[several.names.index(best)].dev_passages)
     others = ", ".join(f"{name} {value:.3f}" for name, value in known.items() if name != best)
     sentence = f"On {among}, {best} does best: {measure} {known[best]:.3f} ({others})."
@@ -266,7 +266,8 @@ def verdict_of(several: Several) -> Verdict:
         )
     if list(known.values()).count(known[best]) > 1:
         sentence = f"On {among}, none does best: {measure} {best} {known[best]:.3f}, {others}."
-    return Verdict("better" if sure else "unsure", sentence, tuple(told), ())
+    kind = "open" if starts else "better" if sure else "unsure"  # a lead of the start is no merit of training
+    return Verdict(kind, sentence, tuple(told), ())
 
 
 def _starts(several: Several, known: Mapping[str, float], split: str, measure: str) -> str:
