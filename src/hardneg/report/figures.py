@@ -146,7 +146,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "forgetting",
         "Forgetting",
         "Forgotten and learned",
-        "Training queries whose RR@100 fell, or rose, from one state to the next (ANCE-Tele, Figure 4).",
+        "Training queries whose RR@100 fell, or rose, from one state to the next (ANCE-Tele, Figure 4), and last from"
+        " the first state to the final one.",
         forgetting.forgetting_table,
         charts.forgetting_chart,
     ),
@@ -183,8 +184,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "Negatives",
         "Composition of the pools",
         "Training negatives by the list in which their query met them first (ANCE-Tele, Figure 9); a list of an"
-        " older episode does not say that momentum carried them over: *Pools and momentum* counts these. Where the"
-        " candidates' lists are gone, the source that drew a negative stands for them.",
+        " older episode does not say that momentum carried them over, which the table of pools and momentum counts."
+        " Where the candidates' lists are gone, the source that drew a negative stands for them.",
         negatives.pools_table,
         charts.composition_chart,
     ),
@@ -471,7 +472,7 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "Cost of the whole",
         "In the terms of the papers (ANCE-Tele, Table 6): training, refreshing of negatives, and both together."
         " But refreshing has all encoding and searching before the last step here, that for measuring states"
-        " included. Vectors that were *found ready* in a cache cost nothing."
+        " included. Vectors that were `found ready` in a cache cost nothing."
         " In `ar2`, training, its steps and its tokens are those of both models.",
         results.cost_summary_table,
     ),

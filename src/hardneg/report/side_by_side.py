@@ -407,7 +407,7 @@ FIGURES: tuple[Figure[Several], ...] = (
         "forgetting",
         "Forgetting",
         "Forgotten and learned",
-        "Training queries whose RR@100 fell, or rose, from one state to the next.",
+        "Training queries whose RR@100 fell, or rose, from one state to the next, and over the whole way.",
         forgetting_table,
     ),
     Figure(
@@ -416,7 +416,7 @@ FIGURES: tuple[Figure[Several], ...] = (
         "Cost of the whole",
         "Seconds of training, of refreshing negatives, and of both (STAR, Table 4; ANCE, Table 5). Refreshing has"
         " all encoding and searching before the last step here, also that which measures states: so training on"
-        " in-batch negatives, which mines nothing, has some. Vectors that were *found ready* in a cache cost"
+        " in-batch negatives, which mines nothing, has some. Vectors that were `found ready` in a cache cost"
         " nothing. Seconds compare only experiments that ran on one machine, beside nothing else. Those of `ar2`"
         " are of both models.",
         costs_table,
