@@ -146,8 +146,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "forgetting",
         "Forgetting",
         "Forgotten and learned",
-        "Training queries whose RR@100 fell, or rose, from one state to the next (ANCE-Tele, Figure 4), and last from"
-        " the first state to the final one.",
+        "Training queries whose RR@100 fell, or rose, from one state to the next (ANCE-Tele, Figure 4); the last row"
+        " goes from the first state to the final one.",
         forgetting.forgetting_table,
         charts.forgetting_chart,
     ),
@@ -184,8 +184,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "Negatives",
         "Composition of the pools",
         "Training negatives by the list in which their query met them first (ANCE-Tele, Figure 9); a list of an"
-        " older episode does not say that momentum carried them over, which the table of pools and momentum counts."
-        " Where the candidates' lists are gone, the source that drew a negative stands for them.",
+        " older episode does not say that momentum carried them over, which the table of pools and momentum"
+        " counts. Where the candidates' lists are gone, the source that drew a negative stands for them.",
         negatives.pools_table,
         charts.composition_chart,
     ),
