@@ -146,8 +146,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "forgetting",
         "Forgetting",
         "Forgotten and learned",
-        "Training queries whose RR@100 fell, or rose, from one state to the next (ANCE-Tele, Figure 4); the last row"
-        " goes from the first state to the final one.",
+        "Training queries whose RR@100 fell, or rose, from one state to the next (ANCE-Tele, Figure 4); the last"
+        " row goes from the first state to the final one.",
         forgetting.forgetting_table,
         charts.forgetting_chart,
     ),
