@@ -33,6 +33,7 @@ from hardneg.data.building import (
     build,
 )
 from hardneg.data.checks import OnDuplicate, Rules
+from hardneg.data.formats.in_memory import source_from_pairs
 from hardneg.data.languages import ENGLISH, language_named
 from hardneg.data.record_source import Judged, PassageLike, QueryLike, Source, source_from_lists
 from hardneg.data.text import IdColumn, TextColumn, hash_strings
@@ -161,9 +162,43 @@ class Collection(Shown):
             {} if qrels is None else qrels,
             {} if answers is None else answers,
         )
-        check_value("language", language, str)
-        source = replace(source, corpus_alone=queries is None, language=language_named(language))
         rules = Rules(allow_empty, allow_unjudged, on_duplicate)
+        return cls._made_of(replace(source, corpus_alone=queries is None), language, to, rules)
+
+    @classmethod
+    def from_pairs(
+        cls,
+        rows: Any,
+        *,
+        language: str = ENGLISH,
+        to: str | Path | None = None,
+        allow_empty: bool = False,
+        on_duplicate: OnDuplicate = "error",
+    ) -> Collection:
+        """Build a collection from pairs or triplets in memory, as sentence-transformers trains on.
+
+        The columns have the names of pairs in files: a query (``anchor``, ``query``, ``question``, ...), a
+        ``positive``, and maybe a ``negative``. Negatives become passages, and nothing more.
+
+        Parameters
+        ----------
+        rows : a list of mappings from columns to texts, a ``Dataset``, or a table of pandas or polars, which are
+            those of train; or these by split (``train``, ``dev`` or ``validation``, ``test``), such as a
+            ``DatasetDict``.
+        language, to, allow_empty, on_duplicate : as of :meth:`from_lists`.
+
+        Raises
+        ------
+        InputError
+            The rows are of another shape, or a row is wrong; nothing is published.
+        """
+        return cls._made_of(source_from_pairs(rows), language, to, Rules(allow_empty, False, on_duplicate))
+
+    @classmethod
+    def _made_of(cls, source: Source, language: str, to: str | Path | None, rules: Rules) -> Collection:
+        """Publish what is given in memory, unless the cache has it."""
+        check_value("language", language, str)
+        source = replace(source, language=language_named(language))
         check_fields(rules)
         check_value("to", to, str | Path | None)
         folder = Path(at_home(to, Path)) if to is not None else cached_place(source, rules)

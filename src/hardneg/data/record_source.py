@@ -182,7 +182,7 @@ def source_from_lists(
                 yield QueryRecord(query_id, text, split, answers.get(query_id, ()))
 
     streams = (lambda: iter(told), query_records, lambda: judgement_records(qrels))
-    return Source("lists", *streams, {"lists": _digest_streams(streams)})
+    return Source("lists", *streams, {"lists": digest_streams(streams)})
 
 
 def id_given(value: Any) -> Any:
@@ -315,7 +315,8 @@ def query_pair(query: QueryLike) -> tuple[str, str]:
     return parts[0], parts[1]
 
 
-def _digest_streams(streams: Iterable[Callable[[], Iterator[Any]]]) -> str:
+def digest_streams(streams: Iterable[Callable[[], Iterator[Any]]]) -> str:
+    """The SHA-256 of all records that these streams yield."""
     digest = hashlib.sha256()
     for stream in streams:
         for record in stream():

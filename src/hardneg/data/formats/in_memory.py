@@ -1,0 +1,94 @@
+"""Pairs in memory: lists of mappings, a ``Dataset`` or ``DatasetDict``, tables of pandas or polars.
+
+The columns have the names of pairs in files, such as anchor, positive and negative (see ``columns``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sized
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hardneg.data.formats.columns import (
+    Table,
+    pair_columns,
+    pair_judgements,
+    pair_negatives,
+    pair_passages,
+    pair_queries,
+    unknown_columns,
+)
+from hardneg.data.formats.lines import Fields
+from hardneg.data.record_source import Source, digest_streams
+from hardneg.errors import InputError
+
+SPLITS = {name: name for name in ("train", "dev", "test")} | dict.fromkeys(("validation", "valid", "val"), "dev")
+FORM = "a list of mappings such as {'anchor': ..., 'positive': ...}, a Dataset or a DataFrame"
+
+
+def source_from_pairs(rows: Any) -> Source:
+    """A source over pairs in memory (see :meth:`hardneg.data.collection.Collection.from_pairs`).
+
+    Raises
+    ------
+    InputError : the rows are of another shape, or have no query or no positive; a split has another name.
+    """
+    tables = [table_of(split, given) for split, given in by_split(rows).items()]
+    ignored: Counter[str] = Counter()
+    streams = (
+        lambda: pair_passages(tables, {}, ignored),
+        lambda: pair_queries(tables),
+        lambda: pair_judgements(tables, {}),
+    )
+    inputs = {"pairs": digest_streams(streams)}
+    ignored.clear()
+    return Source("pairs in memory", *streams, inputs, ignored, partial(pair_negatives, tables))
+
+
+def by_split(rows: Any) -> Mapping[str, Any]:
+    """The rows of each split; rows that are not given by split are those of train."""
+    if not isinstance(rows, Mapping):
+        return {"train": rows}
+    if not rows or (strange := [name for name in rows if name not in SPLITS]):
+        what = f"pairs are given by {', '.join(map(repr, strange[:3]))}" if rows else "no pairs are given"
+        raise InputError("WRONG_TYPE", what, f"give {FORM}, or these by split: {', '.join(SPLITS)}")
+    found: dict[str, Any] = {}
+    for name, given in rows.items():
+        if SPLITS[name] in found:
+            raise InputError("WRONG_TYPE", f"pairs are given for two splits '{SPLITS[name]}'", "join them")
+        found[SPLITS[name]] = given
+    return found
+
+
+def table_of(split: str, given: Any) -> Table:
+    """The rows of a split as a table; its faults name the row, counted from 1."""
+    place = Path(f"rows of {split}")
+    rows = records_of(given, split)
+    names = list(next(iter(rows), {}))
+    if pair_columns(tuple(names)) is None:
+        raise unknown_columns(place, names)
+    return Table(split, place, lambda: enumerate(map(plain, rows), 1))
+
+
+def records_of(given: Any, split: str) -> Iterable[Mapping[str, Any]]:
+    """The rows of a table, which can be read several times."""
+    if hasattr(given, "to_dicts"):  # polars
+        return list(given.to_dicts())
+    if hasattr(given, "to_dict") and hasattr(given, "iloc"):  # pandas
+        return list(given.to_dict("records"))
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise InputError("WRONG_TYPE", f"the pairs of {split} are a {type(given).__name__}", f"give {FORM}")
+    rows = given if isinstance(given, Sized) else list(given)
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, Mapping) or not all(isinstance(name, str) for name in row):
+            what = f"pair {number} of {split} is no mapping of column names to values"
+            raise InputError("WRONG_TYPE", what, f"give {FORM}")
+    return rows
+
+
+def plain(row: Mapping[str, Any]) -> Fields:
+    """A row with values of Python in place of those of numpy, and None in place of NaN, which stands for none."""
+    values = ((name, value.tolist() if hasattr(value, "tolist") else value) for name, value in row.items())
+    return {name: None if isinstance(value, float) and value != value else value for name, value in values}
