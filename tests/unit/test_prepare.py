@@ -14,6 +14,7 @@ from hardneg.api.settings import recipe_settings
 from hardneg.config import read_presets
 from hardneg.data.collection import Collection
 from hardneg.errors import ArtifactError, HardnegError, SettingsError
+from hardneg.experiment.folder import write_settings
 from hardneg.process.progress import showing
 from hardneg.recipes import estimate
 from hardneg.recipes import microbenchmarks as timing
@@ -248,7 +249,7 @@ def test_training_on_holds_out_the_same_queries_and_says_when_their_order_repeat
         with caplog.at_level("INFO", "hardneg"):
             task = preparing.prepare(RECIPES[recipe], data, model, None, seed=seed, **common, **more)
         repeats = [line for line in caplog.messages if "in the same order again" in line]
-        assert ("dev is held out with seed = 5, as for the model" in caplog.text) == (seed != 5)
+        assert ("dev is held out with seed = 5, as before" in caplog.text) == (seed != 5)
         assert task.split_seed == 5
         return [*task.data.dev.query_rows], repeats
 
@@ -261,6 +262,13 @@ def test_training_on_holds_out_the_same_queries_and_says_when_their_order_repeat
     assert planned("warmup", first, 4, seeds=2)[1]  # the second of these seeds is 5
     assert planned("warmup", first, 6) == (dev, [])
     assert planned("star", first / "model", 6) == planned("star", first, 5) == (dev, [])
+    # An experiment that an older version began with a dev of its own goes on with it.
+    record = json.loads((first / "settings.json").read_text())
+    record = {name: value for name, value in record.items() if name not in ("digest", "hardneg")}
+    record["splits"]["seed"] = 9
+    (tmp_path / "old").mkdir()
+    write_settings(tmp_path / "old", record)
+    assert preparing.prepare(RECIPES["star"], data, first, tmp_path / "old", seed=6, **common).split_seed == 9
     other = preparing.prepare(RECIPES["warmup"], data, model, None, seed=6, **common)
     assert other.split_seed == 6
     assert [*other.data.dev.query_rows] != dev  # so another seed would have measured what was trained on

@@ -228,7 +228,7 @@ def prepare(
     if negatives is None:
         note_given(data)
     before = trained_by(model)
-    split_seed = holding_seed(before, chosen.seed)
+    split_seed = holding_seed(place, before, chosen.seed)
     parts = amended_by(open_splits(chosen, collection, splits, split_seed), judgements)
     given_settings, chosen = chosen, chosen.for_data(len(parts.train))
     if minutes is None:
@@ -302,7 +302,7 @@ def open_splits(settings: TrainingSettings, collection: Collection, splits: Spli
     settings.check_dev(data.dev is not None)
     note(data.chosen)
     if data.held_out and seed != settings.seed:
-        say(f"dev is held out with seed = {seed}, as for the model, which learnt from the other queries")
+        say(f"dev is held out with seed = {seed}, as before: the model learnt from the other queries")
     return data
 
 

@@ -36,11 +36,11 @@ class Begun:
 
     Attributes
     ----------
-    model : the place of the model, as a user gave it.
+    place : its folder.
     queries : the digest of the queries that it was trained and judged on.
     """
 
-    model: str
+    place: str
     recipe: str
     seed: int
     queries: str
@@ -207,27 +207,38 @@ def note_replaced(given: TrainingSettings, chosen: TrainingSettings) -> None:
 
 def trained_by(model: Place) -> Begun | None:
     """The experiment that trained a model; None if it lies in none."""
-    for place in (Path(model), Path(model).parent):  # an experiment stands for its model, and holds it
-        try:
-            begun = read_settings(place)
-            return Begun(
-                str(model),
-                begun["recipe"],
-                int(begun["result_settings"]["seed"]),
-                str(begun["inputs"].get("splits")),
-                ChosenSplits(**begun.get("splits", {"train": ""})),
-            )
-        except (HardnegError, OSError, KeyError, TypeError, ValueError):  # opening the model says what is damaged
-            continue
-    return None
+    if not Path(model).exists():
+        return None
+    return begun_at(Path(model)) or begun_at(
+        Path(model).parent
+    )  # an experiment stands for its model, and holds it
 
 
-def holding_seed(before: Begun | None, seed: int) -> int:
-    """The seed that draws the queries to hold out: that of the experiment before, if it held some out.
+def begun_at(place: Path) -> Begun | None:
+    """The experiment at a place; None if there is none, or none that can be read: opening it says why."""
+    try:
+        begun = read_settings(place)
+        return Begun(
+            str(place),
+            begun["recipe"],
+            int(begun["result_settings"]["seed"]),
+            str(begun["inputs"].get("splits")),
+            ChosenSplits(**begun.get("splits", {"train": "", "dev": None, "test": None})),
+        )
+    except (HardnegError, OSError, KeyError, TypeError, ValueError):
+        return None
 
-    With another seed, dev would have queries that the model learnt from.
+
+def holding_seed(out: Path | None, before: Begun | None, seed: int) -> int:
+    """The seed that draws the queries to hold out: that of an experiment that goes on, or of the one before.
+
+    With another seed than that of the experiment that trained the model, dev would have queries that the model
+    learnt from.
     """
-    return before.splits.seed if before and before.splits.held_out else seed
+    for one in (None if out is None else begun_at(out), before):
+        if one is not None and one.splits.held_out:
+            return one.splits.seed
+    return seed
 
 
 def note_repeated(recipe: str, seeds: Sequence[int], before: Begun | None, data: TrainingData) -> None:
@@ -236,7 +247,7 @@ def note_repeated(recipe: str, seeds: Sequence[int], before: Begun | None, data:
     The order of the queries follows from the seed, so the first steps would take the same queries again.
     """
     if before and (before.recipe, before.queries) == (recipe, data.digest) and before.seed in seeds:
-        told = f"{before.model} was trained by {recipe} with seed = {before.seed} on the same queries"
+        told = f"{before.place} was trained by {recipe} with seed = {before.seed} on the same queries"
         say(f"{told}, so they come in the same order again; --seed {max(seeds) + 1} gives another order")
 
 
