@@ -453,7 +453,9 @@ def test_what_is_easily_missed_is_said():
     assert len(said) == 1
     assert "queries_per_step = 64, balance = 0.5 means what 0.889 does in the published code" in said[0]
     assert said[0].endswith("its 0.5 is balance = 0.111 here")
-    assert Ar2(weighting="reference", queries_per_step=64, balance=0.111).doubts == []  # what it asks for
+    for size in (4, 16, 40, 52, 64, 71):
+        advised = float(Ar2(weighting="reference", queries_per_step=size).doubts[0].split()[-2])
+        assert Ar2(weighting="reference", queries_per_step=size, balance=advised).doubts == []
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,16 @@ def test_kinds_by_hand():
     assert costs([]) == []
 
 
+def test_what_only_measures_the_last_state_is_no_refreshing():
+    """A refresh may run while training goes on; what begins after the last step refreshes nothing."""
+    train = [{"stage": "train", "begun": begun, "seconds": 10.0, "steps": 5} for begun in (10.0, 20.0)]
+    beside = {"stage": "encode", "begun": 22.0, "seconds": 3.0, "tokens": 1}
+    after = {"stage": "search", "begun": 30.0, "seconds": 2.0}
+    found = summary([*train, beside, after])
+    assert (found.refreshing, found.measuring, found.training) == (3.0, 2.0, 20.0)
+    assert (summary([beside]).refreshing, summary([beside]).measuring) == (3.0, 0.0)  # nothing was trained yet
+
+
 def test_summary_by_hand():
     found = summary(ROWS)
     assert found.as_json() == {

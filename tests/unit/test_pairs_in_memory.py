@@ -59,6 +59,14 @@ def test_splits_are_named_as_in_files(tmp_path):
     assert hn.Collection.from_pairs(missing, to=tmp_path / "nan").n_passages == 1
 
 
+def test_a_single_column_and_columns_without_names_are_refused(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(InputError, match="the pairs of train are a Series; give a list of mappings"):
+        hn.Collection.from_pairs(pandas.DataFrame(ROWS)["anchor"], to=tmp_path / "never")
+    with pytest.raises(InputError, match="pair 1 of train is no mapping of column names"):
+        hn.Collection.from_pairs(pandas.DataFrame([["what", "this"]]), to=tmp_path / "never")
+
+
 def test_equal_pairs_are_built_once(tmp_path, monkeypatch):
     monkeypatch.setenv("HARDNEG_CACHE", str(tmp_path / "cache"))
     first, again = (hn.Collection.from_pairs(list(ROWS)) for _ in range(2))
@@ -74,6 +82,7 @@ def test_equal_pairs_are_built_once(tmp_path, monkeypatch):
         ([{"one": "what", "two": "this"}], "rows of train: UNKNOWN_COLUMNS: the columns are one, two"),
         ({"anchor": ["what"], "positive": ["this"]}, "pairs are given by 'anchor', 'positive'; give a list"),
         ({}, "no pairs are given"),
+        ({"train": ROWS, "dev": []}, "NO_POSITIVES: there are no pairs of dev; leave the split out"),
         ({"dev": ROWS, "validation": ROWS}, "pairs are given for two splits 'dev'; join them"),
         ([ROWS[0], {"anchor": "what", "positive": 3}], "rows of train:2: WRONG_TYPE: the field 'positive' is 3"),
     ],

@@ -10,7 +10,7 @@ from hardneg.api import prepare as preparing
 from hardneg.api import train as training
 from hardneg.api.prepare import check_experiment
 from hardneg.api.recipes import RECIPES
-from hardneg.api.settings import recipe_settings
+from hardneg.api.settings import begun_at, recipe_settings
 from hardneg.config import read_presets
 from hardneg.data.collection import Collection
 from hardneg.errors import ArtifactError, HardnegError, SettingsError
@@ -208,6 +208,8 @@ def test_steps_that_are_given_replace_the_epochs_of_a_preset(tmp_path):
     assert not hn.settings_of("ar2", "finetune", retriever_steps=8, ranker_steps=9).doubts
     # The other way round, and of values of one origin, epochs win in whatever order they are given.
     assert hn.settings_of("ance", "finetune", refresh_every=7, epochs=2).epochs == 2
+    made = hn.settings_of("ance", settings=hn.settings_of("ance", refreshes=3), preset="finetune")
+    assert "refresh_every" not in made.origin_of("epochs")  # settings made before have all values; nobody gave it
     recipe = RECIPES["ance"]
     for overrides in (["epochs=2", "refresh_every=7"], ["refresh_every=7", "epochs=2"]):
         assert recipe_settings(recipe, "finetune", overrides=overrides).epochs == 2
@@ -235,7 +237,7 @@ def test_negatives_that_training_does_not_take_are_told(tmp_path, capsys, column
     assert (told in capsys.readouterr().err) == (column == "negative")
 
 
-def test_training_on_holds_out_the_same_queries_and_says_when_their_order_repeats(tmp_path, caplog):
+def test_training_on_holds_out_the_same_queries_and_says_when_their_order_repeats(tmp_path, caplog, monkeypatch):
     data = tmp_path / "data.csv"
     rows = [f"how is part {i} of machine {i % 7} made,part {i} is cast in form {i * 3}" for i in range(40)]
     data.write_text("\n".join(["query,passage", *rows]))
@@ -266,9 +268,28 @@ def test_training_on_holds_out_the_same_queries_and_says_when_their_order_repeat
     record = json.loads((first / "settings.json").read_text())
     record = {name: value for name, value in record.items() if name not in ("digest", "hardneg")}
     record["splits"]["seed"] = 9
-    (tmp_path / "old").mkdir()
-    write_settings(tmp_path / "old", record)
-    assert preparing.prepare(RECIPES["star"], data, first, tmp_path / "old", seed=6, **common).split_seed == 9
+    for old, seeds in (("old", 1), ("several/seed-6", 2)):
+        (tmp_path / old).mkdir(parents=True)
+        write_settings(tmp_path / old, record)
+        out = tmp_path / old.partition("/")[0]
+        assert preparing.prepare(RECIPES["star"], data, first, out, seed=6, seeds=seeds, **common).split_seed == 9
+    # Of other data the model has seen nothing. A dev that grows has queries that the model learnt from.
+    (tmp_path / "more.csv").write_text(data.read_text() + "\nwhat is new,this is new")
+    more = preparing.prepare(RECIPES["star"], tmp_path / "more.csv", first, None, seed=6, **common)
+    assert more.split_seed == 6
+    caplog.clear()
+    preparing.prepare(RECIPES["star"], data, first, None, seed=5, dev_queries=2, **common)
+    assert not caplog.records
+    record["splits"] |= {"held_out": 2, "seed": 5}
+    (tmp_path / "fewer").mkdir()
+    write_settings(tmp_path / "fewer", record)
+    with monkeypatch.context() as patched:
+        patched.setattr(preparing, "trained_by", lambda model: begun_at(tmp_path / "fewer"))
+        preparing.prepare(RECIPES["star"], data, first, None, seed=5, **common)
+    assert (
+        "the model learnt from 2 queries of dev, which has more queries than before; set dev_queries = 2"
+        in caplog.text
+    )
     other = preparing.prepare(RECIPES["warmup"], data, model, None, seed=6, **common)
     assert other.split_seed == 6
     assert [*other.data.dev.query_rows] != dev  # so another seed would have measured what was trained on

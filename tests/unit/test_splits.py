@@ -289,11 +289,11 @@ def test_a_split_that_is_not_there_is_told_with_what_named_it(tmp_path):
         line = f"UNKNOWN_SPLIT: {use} = 'develop', and the collection has no such split; did you mean 'dev'?"
         assert str(fault.value) == line
     with pytest.raises(SettingsError, match="UNKNOWN_SPLIT: split = 'tset', and the collection has no such"):
-        named_split(made, "tset", "--split")
+        named_split(made, "tset", "split")
     with pytest.raises(SettingsError, match="UNKNOWN_SPLIT: the experiment's test = 'gone', and the collection"):
         open_splits(made, ChosenSplits("train", "dev", "gone"))
     with pytest.raises(SettingsError, match="split = 'x', and this is a corpus without queries; import it with"):
-        named_split(Collection.from_lists([("p", "one text")], to=tmp_path / "corpus"), "x", "--split")
+        named_split(Collection.from_lists([("p", "one text")], to=tmp_path / "corpus"), "x", "split")
 
 
 def test_a_split_with_two_uses_is_warned_of(tmp_path, caplog):

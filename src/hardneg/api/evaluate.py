@@ -103,8 +103,7 @@ def evaluate(
         runs[0], judged, parsed, collection=collection, cache=cache_at(cache), id_rank=None
     )
     check_overlap(named(run), evaluation, judged_by(split, qrels))
-    lower = [one for one in parsed if evaluation.means[str(one)] < 1]  # what is 1 cannot be too low
-    warn_of_depth(named(run), runs[0], lower, collection)
+    warn_of_depth(named(run), runs[0], lower_than_one(parsed, evaluation), collection)
     warn_of_no_passage(named(run), runs[0], judged, judged_by(split, qrels))
     if per_query is not None:
         write_per_query(Path(per_query), evaluation, queries)
@@ -170,6 +169,11 @@ def check_overlap(run: str, evaluation: Evaluation, judged: str, *, fix: str = S
             total,
             judged,
         )
+
+
+def lower_than_one(measures: Sequence[Measure], evaluation: Evaluation) -> list[Measure]:
+    """The measures that could be higher."""
+    return [one for one in measures if evaluation.means[str(one)] < 1]
 
 
 def warn_of_depth(name: str, run: Run, measures: Sequence[Measure], collection: Collection | None) -> None:
@@ -265,7 +269,7 @@ def compare(
     names = [named(run, number) for number, run in enumerate(runs, 1)]
     for name, run, evaluation in zip(names, opened, evaluations, strict=True):
         check_overlap(name, evaluation, judged_by(split, qrels))
-        warn_of_depth(name, run, parsed, collection)
+        warn_of_depth(name, run, lower_than_one(parsed, evaluation), collection)
         warn_of_no_passage(name, run, judged, judged_by(split, qrels))
     pairs = [Pair(*pair) for pair in itertools.combinations(zip(names, opened, evaluations, strict=True), 2)]
     if per_query is not None:
@@ -343,7 +347,7 @@ def judged_split(collection: Collection, split: str, paths: Sequence[AnyRun]) ->
     InputError : two experiments have devs of which neither is a part of the other, or different tests.
     """
     if split == "test":
-        return named_split(collection, tested_on(paths) or split, "--split")
+        return named_split(collection, tested_on(paths) or split, "split")
     own = devs_of(collection, paths) if split == "dev" else {}
     same_dev(own)
     same_passages(own)
@@ -353,7 +357,7 @@ def judged_split(collection: Collection, split: str, paths: Sequence[AnyRun]) ->
         dev = experiment_data(smallest, collection).dev
         assert dev is not None
         return dev
-    return named_split(collection, split, "--split")
+    return named_split(collection, split, "split")
 
 
 def tested_on(paths: Sequence[AnyRun]) -> str | None:

@@ -37,7 +37,7 @@ from hardneg.negatives.external_lists import (
 from hardneg.negatives.groups import usable
 from hardneg.negatives.imported_pool import from_file
 from hardneg.negatives.pool import KIND, NegativePool, load_pool, save_pool
-from hardneg.process.progress import note, track
+from hardneg.process.progress import is_shown, note, track
 from hardneg.records import Int32, Positives, Run, Side, TokenBatch, spans
 from hardneg.storage.artifacts import cached_digest, digest_json, is_published, read_manifest
 
@@ -121,16 +121,22 @@ def given_pool(source: Source, collection: Collection, positives: Positives) -> 
     return pool
 
 
-def note_given(data: Data) -> None:
-    """Say that data in a foreign format have negatives, which training does not take from there."""
-    if isinstance(data, Collection) or is_published(Path(data)):
+def note_given(data: Data, collection: Collection) -> None:
+    """Say that data in a foreign format have negatives, which training does not take from there.
+
+    If all passages are judged, none of them came as a negative, and the data are not read again.
+    """
+    if not is_shown() or isinstance(data, Collection) or is_published(Path(data)):
+        return
+    judged = [collection.qrels(split).passage_rows for split in collection.splits]
+    if not judged or len(np.unique(np.concatenate(judged))) == collection.n_passages:
         return
     found = find_source(str(data))
     if found.negatives is not None and next(found.negatives(), None) is not None:
         keep = f"hardneg import {data} --to COLLECTION --negatives POOL"
         note(
             f"{data}: it has negatives of its own, which are only passages here; to train on them: {keep}, then"
-            " --data COLLECTION --pool POOL with star, or with warmup and mixtures=file+in_batch"
+            " --data COLLECTION --pool POOL (star, ance-tele, ranker, or warmup with mixtures=file+in_batch)"
         )
 
 

@@ -95,6 +95,6 @@ def _encoded(
     from hardneg.api.retrievers import retriever_for
 
     collection = collection_of(data, cache)
-    rows = named_split(collection, split, "--split").query_rows
+    rows = named_split(collection, split, "split").query_rows
     retriever = retriever_for(source, collection, cache_at(cache), embeddings=embeddings)
     return retriever.passages, torch.from_numpy(retriever.queries.rows(rows))

@@ -347,7 +347,7 @@ class AnceKeywords(Keywords, total=False):
     """How often the negatives are mined anew. Training makes (`refreshes` + 1) × `refresh_every` steps."""
     epochs: float | None
     """How often training goes through all training queries. `refresh_every` follows from it. If you set
-    `refresh_every`, it replaces a preset's `epochs`.
+    `refresh_every`, it replaces the `epochs` of a preset or of a settings file.
     """
     horizon: int | None
     """Steps over which the learning rate falls to 0. None: all steps that are made; with `schedule = cyclical`
@@ -490,8 +490,8 @@ class Ar2Keywords(Keywords, total=False):
     """First hits of dev and test that measure the ranker. 0: it is not measured."""
     epochs: float | None
     """How often the retriever goes through all training queries, in all iterations. `retriever_steps` follows
-    from it, and `ranker_steps` keeps its ratio to that. If you set `retriever_steps`, it replaces a preset's
-    `epochs`, and both are taken as they are.
+    from it, and `ranker_steps` keeps its ratio to that. If you set `retriever_steps`, it replaces the `epochs` of
+    a preset or of a settings file, and both are taken as they are.
     """
     retriever_steps: int
     """Steps of the retriever in an iteration."""

@@ -231,7 +231,7 @@ def mine_from(
 
 def data_of(collection: Collection, split: str, labels: Labels, judgements: Place | None = None) -> TrainingData:
     """The queries of a split that can be mined for, with positives by ``labels`` and a file of judgements."""
-    parts = TrainingData(collection, named_split(collection, split, "--split").positives(), None, None)
+    parts = TrainingData(collection, named_split(collection, split, "split").positives(), None, None)
     return labelled(amended_by(parts, judgements), dataclasses.asdict(labels))
 
 

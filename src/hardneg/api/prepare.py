@@ -23,7 +23,14 @@ from hardneg.api.inputs import (
     collection_of,
     source_at,
 )
-from hardneg.api.settings import holding_seed, note_repeated, note_replaced, recipe_settings, trained_by
+from hardneg.api.settings import (
+    holding_seed,
+    note_repeated,
+    note_replaced,
+    recipe_settings,
+    trained_by,
+    warn_of_more_held_out,
+)
 from hardneg.arguments import checked
 from hardneg.config import read_value
 from hardneg.data.collection import Collection
@@ -226,13 +233,15 @@ def prepare(
     source = source_at(model, passage_model, **beside, allow_bin=allow_bin, device=pick_device(device))
     collection = collection_of(data, cache)
     if negatives is None:
-        note_given(data)
+        note_given(data, collection)
     before = trained_by(model)
-    split_seed = holding_seed(place, before, chosen.seed)
+    same_data = {"collection": collection.digest, "train": splits.train}
+    split_seed = holding_seed(place, before, chosen.seed, **same_data)
     parts = amended_by(open_splits(chosen, collection, splits, split_seed), judgements)
     given_settings, chosen = chosen, chosen.for_data(len(parts.train))
     if minutes is None:
         note_replaced(given_settings, chosen)
+    warn_of_more_held_out(before, parts, split_seed)
     note_repeated(recipe.name, range(chosen.seed, chosen.seed + count), before, parts)
     given = open_given(recipe, chosen, parts.collection, path_of(negatives), path_of(index_folder))
     check_given(given.pool, parts, path_of(negatives))

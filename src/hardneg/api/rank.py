@@ -259,7 +259,7 @@ class Tuning:
         self, runs: Sequence[Run], collection: Collection, cache: Path, *, fusion: Fusion, k: int, id_rank: Int32
     ) -> Tuned:
         """The weights of the best fusion of these runs; raises what :func:`fuse` names."""
-        judged = named_split(collection, self.split, "--tune")
+        judged = named_split(collection, self.split, "tune")
 
         def evaluation(run: Run) -> Evaluation:
             options: dict[str, Any] = {"collection": collection, "cache": cache, "id_rank": None}

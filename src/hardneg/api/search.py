@@ -166,7 +166,7 @@ def search_split(
     chosen.check(reading)
     check_file(Path(out), [data], told=True)
     collection, folder = collection_of(data, cache), cache_at(cache)
-    rows = named_split(collection, split, "--split").query_rows
+    rows = named_split(collection, split, "split").query_rows
     blank = collection.passage_ids.first_blank()
     check_ids(collection.query_ids.take(rows) + ([] if blank is None else [collection.passage_ids[blank]]))
     first = chosen.open(collection, folder, reading)

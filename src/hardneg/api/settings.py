@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -22,8 +23,9 @@ from hardneg.process.progress import note, say
 from hardneg.process.threads import pick_device
 from hardneg.recipes.settings import Recipe, TrainingSettings
 from hardneg.recipes.usual import split_options, usual_settings
-from hardneg.shown import as_set
+from hardneg.shown import as_set, counted
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 AS_SET = "as set"  # the origin of a value that the caller gave
@@ -37,13 +39,14 @@ class Begun:
     Attributes
     ----------
     place : its folder.
-    queries : the digest of the queries that it was trained and judged on.
+    queries, collection : digests of the queries that it was trained and judged on, and of the collection.
     """
 
     place: str
     recipe: str
     seed: int
     queries: str
+    collection: str
     splits: ChosenSplits
 
 
@@ -98,7 +101,8 @@ def recipe_settings(
     layers.append((AS_SET, values))
     asked = any("precision" in layer for _, layer in layers)
     layers.insert(0, ("by default", {"precision": going_on(out, best)} if best and not asked else {}))
-    layers += unset_epochs(recipe.settings.steps_instead, layers)
+    told = None if settings is None else {name for name in recipe.settings.model_fields if settings.is_told(name)}
+    layers += unset_epochs(recipe.settings.steps_instead, layers, told)
     built = attempt(lambda: build(recipe.settings, *(layer for _, layer in layers)), faults)
     if built is not None:
         for source, layer in layers:
@@ -111,7 +115,7 @@ def recipe_settings(
 
 
 def unset_epochs(
-    steps_instead: Mapping[str, str], layers: Sequence[tuple[str, Mapping[str, Any]]]
+    steps_instead: Mapping[str, str], layers: Sequence[tuple[str, Mapping[str, Any]]], told: Collection[str] | None
 ) -> list[tuple[str, dict[str, Any]]]:
     """Layers that unset epochs if a later layer gives the steps that would follow from them.
 
@@ -121,10 +125,12 @@ def unset_epochs(
     ----------
     steps_instead : settings that count steps -> the settings that count the same in epochs.
     layers : the origin and the values of each layer, in order.
+    told : the settings that were told in the layer of settings made before, which has all of them.
     """
     rank: dict[str, int] = {}
     for place, (source, layer) in enumerate(layers):
         given = [name for name, value in layer.items() if value is not None]
+        given = [name for name in given if source != BEFORE or name in (told or ()) or name not in steps_instead]
         rank |= dict.fromkeys(given, len(layers) if source == AS_SET else place)
     later = {steps: epochs for steps, epochs in steps_instead.items() if epochs in rank and steps in rank}
     return [
@@ -207,11 +213,12 @@ def note_replaced(given: TrainingSettings, chosen: TrainingSettings) -> None:
 
 def trained_by(model: Place) -> Begun | None:
     """The experiment that trained a model; None if it lies in none."""
-    if not Path(model).exists():
+    place = Path(model).absolute()
+    if not place.exists():
         return None
-    return begun_at(Path(model)) or begun_at(
-        Path(model).parent
-    )  # an experiment stands for its model, and holds it
+    if own := begun_at(place):  # an experiment stands for its model
+        return own
+    return begun_at(place.parent) if place == Layout(place.parent).model else None
 
 
 def begun_at(place: Path) -> Begun | None:
@@ -223,22 +230,40 @@ def begun_at(place: Path) -> Begun | None:
             begun["recipe"],
             int(begun["result_settings"]["seed"]),
             str(begun["inputs"].get("splits")),
+            str(begun["inputs"].get("collection")),
             ChosenSplits(**begun.get("splits", {"train": "", "dev": None, "test": None})),
         )
     except (HardnegError, OSError, KeyError, TypeError, ValueError):
         return None
 
 
-def holding_seed(out: Path | None, before: Begun | None, seed: int) -> int:
+def holding_seed(out: Path | None, before: Begun | None, seed: int, *, collection: str, train: str) -> int:
     """The seed that draws the queries to hold out: that of an experiment that goes on, or of the one before.
 
-    With another seed than that of the experiment that trained the model, dev would have queries that the model
-    learnt from.
+    With another seed than that of the experiment that trained the model on these data, dev would have queries that
+    the model learnt from.
+
+    Parameters
+    ----------
+    out : where the experiment is, or its seeds are.
+    collection, train : the digest of the collection, and the split that is trained on.
     """
-    for one in (None if out is None else begun_at(out), before):
-        if one is not None and one.splits.held_out:
+    places = [] if out is None else [Layout(out), *Layout(out).seeds()]
+    begun = [one for place in places if (one := begun_at(place.path))]
+    same = before is not None and (before.collection, before.splits.train) == (collection, train)
+    for one in (*begun[:1], *([before] if before and same else [])):
+        if one.splits.held_out:
             return one.splits.seed
     return seed
+
+
+def warn_of_more_held_out(before: Begun | None, data: TrainingData, seed: int) -> None:
+    """Warn if dev has more held-out queries than that of the experiment that trained the model."""
+    if before is None or (before.collection, before.splits.seed) != (data.collection.digest, seed):
+        return
+    if more := max(data.held_out - before.splits.held_out, 0) if before.splits.held_out else 0:
+        what = "%s: the model learnt from %s of dev, which has more queries than before; set dev_queries = %d"
+        log.warning(what, before.place, counted(more, "query"), before.splits.held_out)
 
 
 def note_repeated(recipe: str, seeds: Sequence[int], before: Begun | None, data: TrainingData) -> None:

@@ -204,7 +204,7 @@ def choose_splits(
     SettingsError : a named split does not exist.
     InputError : no training query has a positive or an answer; a named split cannot be measured on.
     """
-    training = named_split(collection, train, "--train")
+    training = named_split(collection, train, "train")
     whole = training.positives()
     if not len(whole.passage_rows) and not has_answer(collection, whole).any():
         raise InputError(
@@ -371,7 +371,7 @@ def find_dev(collection: Collection, taken: set[str], basis: frozenset[Basis]) -
 
 def measurable_split(collection: Collection, name: str, use: str, basis: frozenset[Basis]) -> Qrels:
     """The judgements of a split that the user named; raises :class:`InputError` if it cannot be measured on."""
-    qrels = named_split(collection, name, f"--{use}")
+    qrels = named_split(collection, name, use)
     missing = missing_in(collection, qrels, basis)
     what = f"split '{name}' has {len(qrels):,} queries and no {missing} to measure by"
     if missing == "answers":
@@ -427,5 +427,5 @@ def named_split(collection: Collection, name: str, option: str) -> Qrels:
             "the collection has no such split" if collection.n_queries else "this is a corpus without queries"
         )
         fix = nearest(name, collection.splits) if collection.splits else "import it with judgements"
-        raise SettingsError("UNKNOWN_SPLIT", f"{option.lstrip('-')} = {name!r:.80}, and {without}", fix)
+        raise SettingsError("UNKNOWN_SPLIT", f"{option} = {name!r:.80}, and {without}", fix)
     return collection.qrels(name)

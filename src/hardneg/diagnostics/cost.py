@@ -116,7 +116,7 @@ def summary(rows: Iterable[Row]) -> Summary:
     trained = [row for row in kept if row["stage"] == "train"]
     known = all("tokens" in row for row in trained if row.get("steps"))
     refresh = [(row["begun"], row["seconds"]) for row in kept if row["stage"] in REFRESH and "begun" in row]
-    last = max((row["begun"] for row in trained if "begun" in row), default=float("inf"))
+    last = max((row["begun"] + row["seconds"] for row in trained if "begun" in row), default=float("inf"))
     return Summary(
         training=stages.get("train", none).seconds,
         refreshing=covered(one for one in refresh if one[0] < last),

@@ -66,8 +66,12 @@ def warning(results: Mapping[str, Any]) -> str | None:
         return None
     best = kept["of"][UNTRAINED]
     if kept["state"] == UNTRAINED:
-        unchanged = len(kept["of"]) > 1 and len(set(kept["of"].values())) == 1
-        fix = "train longer" if unchanged else "try a lower learning rate, other negatives or more data"
+        unchanged = len(kept["of"]) > 1 and set(kept["of"].values()) == {best} and best < 1
+        fix = (
+            "train longer, or at a higher rate"
+            if unchanged
+            else "try a lower learning rate, other negatives or more data"
+        )
         if cost := cost_of_settings(results):
             began, reached = cost
             fix = (

@@ -39,7 +39,7 @@ MEANINGS: dict[str, Meaning] = {
     "epochs": Meaning("How often training goes through all training queries. `steps` wins over it.", "passes"),
     "ance.epochs": Meaning(
         "How often training goes through all training queries. `refresh_every` follows from it. If you set"
-        " `refresh_every`, it replaces a preset's `epochs`.",
+        " `refresh_every`, it replaces the `epochs` of a preset or of a settings file.",
         "passes",
     ),
     "steps": Meaning("Training steps of the learning-rate schedule. They win over `epochs`.", "optimiser steps"),
@@ -101,8 +101,8 @@ MEANINGS: dict[str, Meaning] = {
     "ranker_steps": Meaning("Steps of the ranker in an iteration.", "optimiser steps", AR2),
     "ar2.epochs": Meaning(
         "How often the retriever goes through all training queries, in all iterations. `retriever_steps` follows"
-        " from it, and `ranker_steps` keeps its ratio to that. If you set `retriever_steps`, it replaces a"
-        " preset's `epochs`, and both are taken as they are.",
+        " from it, and `ranker_steps` keeps its ratio to that. If you set `retriever_steps`, it replaces the"
+        " `epochs` of a preset or of a settings file, and both are taken as they are.",
         "passes",
     ),
     "first_ranker_epochs": Meaning(

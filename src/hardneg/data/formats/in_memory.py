@@ -67,6 +67,8 @@ def table_of(split: str, given: Any) -> Table:
     place = Path(f"rows of {split}")
     rows = records_of(given, split)
     names = list(next(iter(rows), {}))
+    if not names:
+        raise InputError("NO_POSITIVES", f"there are no pairs of {split}", "leave the split out")
     if pair_columns(tuple(names)) is None:
         raise unknown_columns(place, names)
     return Table(split, place, lambda: enumerate(map(plain, rows), 1))
@@ -74,13 +76,15 @@ def table_of(split: str, given: Any) -> Table:
 
 def records_of(given: Any, split: str) -> Iterable[Mapping[str, Any]]:
     """The rows of a table, which can be read several times."""
-    if hasattr(given, "to_dicts"):  # polars
-        return list(given.to_dicts())
-    if hasattr(given, "to_dict") and hasattr(given, "iloc"):  # pandas
-        return list(given.to_dict("records"))
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+    wrong = isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable)
+    if wrong or (hasattr(given, "to_frame") and not hasattr(given, "columns")):  # a single column of pandas
         raise InputError("WRONG_TYPE", f"the pairs of {split} are a {type(given).__name__}", f"give {FORM}")
-    rows = given if isinstance(given, Sized) else list(given)
+    if hasattr(given, "to_dicts"):  # polars
+        rows = given.to_dicts()
+    elif hasattr(given, "columns") and hasattr(given, "iloc"):  # pandas
+        rows = given.to_dict("records")
+    else:
+        rows = given if isinstance(given, Sized) else list(given)
     for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping) or not all(isinstance(name, str) for name in row):
             what = f"pair {number} of {split} is no mapping of column names to values"

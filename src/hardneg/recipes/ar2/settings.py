@@ -137,11 +137,12 @@ class Ar2(MiningSettings):
         if self.weighting == "reference" and self.queries_per_step != 8 and 0 < share < 1:
             weight = self.queries_per_step / 8
             there = share * weight / (share * weight + 1 - share)
-            if round(there, 3) != PUBLISHED_BALANCE:
+            same = f"{1 / (1 + weight):.3g}"  # what means the published one here
+            if f"{share:.3g}" != same:
                 found.append(
                     f"weighting = reference sums over a step: with queries_per_step = {self.queries_per_step},"
                     f" balance = {share:g} means what {there:.3g} does in the published code, which has 8 queries"
-                    f" in a step; its {PUBLISHED_BALANCE:g} is balance = {1 / (1 + weight):.3g} here"
+                    f" in a step; its {PUBLISHED_BALANCE:g} is balance = {same} here"
                 )
         return [*found, *self.unbalanced]
 
