@@ -133,10 +133,10 @@ def note_given(data: Data, collection: Collection) -> None:
         return
     found = find_source(str(data))
     if found.negatives is not None and next(found.negatives(), None) is not None:
-        keep = f"hardneg import {data} --to COLLECTION --negatives POOL"
         note(
-            f"{data}: it has negatives of its own, which are only passages here; to train on them: {keep}, then"
-            " --data COLLECTION --pool POOL (star, ance-tele, ranker, or warmup with mixtures=file+in_batch)"
+            f"{data}: it has negatives of its own, which are only passages here; to train on them, let hardneg"
+            " import keep them as a pool, and give the pool to star, ance-tele, ranker, or to warmup with"
+            " mixtures=file+in_batch"
         )
 
 
