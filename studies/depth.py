@@ -137,14 +137,14 @@ def states(done: Done) -> str:
 
 
 def tests(done: Done) -> str:
-    """Tests of each arm against more in-batch training and against the start, Holm-corrected over the table.
+    """Tests of each arm against both ways to train more in the batch, and against the start, Holm-corrected.
 
     Both sides have the same seeds.
     """
     lines: list[list[str]] = []
     found: list[float] = []
-    for other in (CONTROL, START):
-        for arm in (arm for arm in done if arm not in (CONTROL, START)):
+    for other in (CONTROL, OTHERS, START):
+        for arm in (arm for arm in done if arm not in (CONTROL, START, other)):
             shared = [seed for seed in done[arm] if seed in done.get(other, {})]
             if not shared:
                 continue

@@ -38,3 +38,15 @@ def test_the_page_is_what_its_kept_outcomes_say(depth, commands, tmp_path, name)
     words = [*given, *commands[name], "--threads", "1", "--only-report"]
     depth.main(harness.command_line("", depth.options).parse_args(words))
     assert page.read_text("utf-8") == (PAGES / "depth.md").read_text("utf-8")
+
+
+@pytest.mark.slow
+def test_the_page_with_a_control_of_other_queries_is_what_its_kept_outcomes_say(depth, tmp_path):
+    said = (PAGES / "depth-64.md").read_text("utf-8")
+    command = re.search(r"bin/python studies/depth\.py (.*?)```", said, re.DOTALL).group(1).replace("\\\n", " ")
+    words = command.replace("FOLDER/", "").replace("docs/studies", str(tmp_path)).split()
+    for name in ("depth-64.md", "depth-64.jsonl.gz"):
+        (tmp_path / name).write_bytes((PAGES / name).read_bytes())
+    harness = importlib.import_module("harness")
+    depth.main(harness.command_line("", depth.options).parse_args([*words, "--only-report"]))
+    assert (tmp_path / "depth-64.md").read_text("utf-8") == said
