@@ -173,10 +173,10 @@ def leak_said(leak: Mapping[str, Any]) -> str:
     found = [f"{equal:,} {'is' if equal == 1 else 'are'} also in '{one}'{drawn}"] if equal else []
     found += [f"{near:,} {'is' if near == 1 else 'are'} nearly equal to one in '{one}'{drawn}"] if near else []
     queries = " and ".join(found) or f"none is also in '{one}'{drawn}"
-    shared = f"{texts:,} {'is' if texts == 1 else 'are'}" if texts else "none is"
+    shared = f"{texts:,} are positives" if texts > 1 else f"{texts or 'none'} is a positive"
     return (
         f"Of {counted(leak['queries'], 'query')} of '{other}', {queries}; of its"
-        f" {counted(leak['positives'], 'text')} of positives, {shared} a positive in '{one}', too."
+        f" {counted(leak['positives'], 'text')} of positives, {shared} in '{one}', too."
     )
 
 
