@@ -261,6 +261,23 @@ def test_training_on_holds_out_the_same_queries_and_says_when_their_order_repeat
         " --seed 6 gives another order"
     ]
     assert planned("warmup", first / "model", 5)[1]  # the model's folder stands for it, too
+    hn.train("warmup", data, model, tmp_path / "usual", mixtures="in_batch", **common)
+    for name, began in (("usual", 42), ("usual/model", 42), ("first", 5)):  # without a seed another one is taken
+        caplog.clear()
+        with caplog.at_level("INFO", "hardneg"):
+            task = preparing.prepare(RECIPES["warmup"], data, tmp_path / name, None, **common)
+        assert (task.settings.seed, task.told.seed) == ((43, 43) if began == 42 else (42, 42))
+        assert ("seed = 43 takes them in another order (--seed 42: in the same)" in caplog.text) == (began == 42)
+        assert preparing.prepare(RECIPES["star"], data, tmp_path / name, None, **common).settings.seed == 42
+    again = hn.train("warmup", data, tmp_path / "usual", tmp_path / "again", mixtures="in_batch", **common)
+    assert hn.train("warmup", data, tmp_path / "usual", tmp_path / "again", mixtures="in_batch", **common) == again
+    assert preparing.prepare(RECIPES["warmup"], data, tmp_path / "again", None, **common).settings.seed == 44
+    kept = json.loads((tmp_path / "again/settings.json").read_text())  # as an older version began it
+    kept = {name: value for name, value in kept.items() if name not in ("digest", "hardneg")}
+    kept["result_settings"]["seed"] = 42
+    write_settings(tmp_path / "again", kept)
+    on = preparing.prepare(RECIPES["warmup"], data, tmp_path / "usual", tmp_path / "again", **common)
+    assert on.settings.seed == 42
     assert planned("warmup", first, 4, seeds=2)[1]  # the second of these seeds is 5
     assert planned("warmup", first, 6) == (dev, [])
     assert planned("star", first / "model", 6) == planned("star", first, 5) == (dev, [])

@@ -25,7 +25,7 @@ from hardneg.api.inputs import (
 )
 from hardneg.api.settings import (
     holding_seed,
-    note_repeated,
+    in_another_order,
     note_replaced,
     recipe_settings,
     trained_by,
@@ -238,11 +238,11 @@ def prepare(
     same_data = {"collection": collection.digest, "train": splits.train}
     split_seed = holding_seed(place, before, chosen.seed, **same_data)
     parts = amended_by(open_splits(chosen, collection, splits, split_seed), judgements)
+    chosen = in_another_order(recipe.name, chosen, before, parts, seeds=count, out=place)
     given_settings, chosen = chosen, chosen.for_data(len(parts.train))
     if minutes is None:
         note_replaced(given_settings, chosen)
     warn_of_more_held_out(before, parts, split_seed)
-    note_repeated(recipe.name, range(chosen.seed, chosen.seed + count), before, parts)
     given = open_given(recipe, chosen, parts.collection, path_of(negatives), path_of(index_folder))
     check_given(given.pool, parts, path_of(negatives))
     warn_of_bounds(chosen, path_of(negatives))

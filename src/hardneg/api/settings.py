@@ -266,14 +266,38 @@ def warn_of_more_held_out(before: Begun | None, data: TrainingData, seed: int) -
         log.warning(what, before.place, counted(more, "query"), before.splits.held_out)
 
 
-def note_repeated(recipe: str, seeds: Sequence[int], before: Begun | None, data: TrainingData) -> None:
-    """Say if the model was trained by the same recipe, with one of these seeds, on the same queries.
+def in_another_order(
+    recipe: str,
+    settings: TrainingSettings,
+    before: Begun | None,
+    data: TrainingData,
+    *,
+    seeds: int = 1,
+    out: Path | None = None,
+) -> TrainingSettings:
+    """The settings with another seed, if the model was trained by the same recipe on the same queries by this one.
 
-    The order of the queries follows from the seed, so the first steps would take the same queries again.
+    The order of the queries follows from the seed, so the first steps would take the same queries again, from
+    which the model learns little more (docs/studies/depth-64.md). A seed that was given, several seeds, and that of
+    an experiment that goes on stay; then a line says so.
+
+    Parameters
+    ----------
+    seeds : the number of experiments, of which the first has the seed of the settings.
+    out : where the experiment is, if it was begun.
     """
-    if before and (before.recipe, before.queries) == (recipe, data.digest) and before.seed in seeds:
-        told = f"{before.place} was trained by {recipe} with seed = {before.seed} on the same queries"
-        say(f"{told}, so they come in the same order again; --seed {max(seeds) + 1} gives another order")
+    if before is None or (before.recipe, before.queries) != (recipe, data.digest):
+        return settings
+    told = f"{before.place} was trained by {recipe} with seed = {before.seed} on the same queries"
+    begun = None if out is None else begun_at(out)
+    free = seeds == 1 and not settings.is_told("seed") and (begun is None or begun.seed != settings.seed)
+    if free and before.seed >= settings.seed:
+        seed = before.seed + 1
+        say(f"{told}; seed = {seed} takes them in another order (--seed {before.seed}: in the same)")
+        return settings.model_copy(update={"seed": seed})
+    if before.seed in range(settings.seed, settings.seed + seeds):
+        say(f"{told}, so they come in the same order again; --seed {settings.seed + seeds} gives another order")
+    return settings
 
 
 def attempt(read: Callable[[], T], faults: list[HardnegError]) -> T | None:
