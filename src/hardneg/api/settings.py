@@ -278,8 +278,8 @@ def in_another_order(
     """The settings with another seed, if the model was trained by the same recipe on the same queries by this one.
 
     The order of the queries follows from the seed, so the first steps would take the same queries again, from
-    which the model learns little more (docs/studies/depth-64.md). A seed that was given, several seeds, and that of
-    an experiment that goes on stay; then a line says so.
+    which the model learns little more (docs/studies/depth-64.md). A seed that was given, several seeds, and that
+    of an experiment that goes on stay; then a line says so.
 
     Parameters
     ----------
