@@ -103,7 +103,7 @@ def evaluate(
         runs[0], judged, parsed, collection=collection, cache=cache_at(cache), id_rank=None
     )
     check_overlap(named(run), evaluation, judged_by(split, qrels))
-    warn_of_depth(named(run), runs[0], lower_than_one(parsed, evaluation), collection)
+    warn_of_depth(named(run), runs[0], evaluation, parsed, collection)
     warn_of_no_passage(named(run), runs[0], judged, judged_by(split, qrels))
     if per_query is not None:
         write_per_query(Path(per_query), evaluation, queries)
@@ -171,15 +171,13 @@ def check_overlap(run: str, evaluation: Evaluation, judged: str, *, fix: str = S
         )
 
 
-def lower_than_one(measures: Sequence[Measure], evaluation: Evaluation) -> list[Measure]:
-    """The measures that could be higher."""
-    return [one for one in measures if evaluation.means[str(one)] < 1]
-
-
-def warn_of_depth(name: str, run: Run, measures: Sequence[Measure], collection: Collection | None) -> None:
+def warn_of_depth(
+    name: str, run: Run, found: Evaluation, measures: Sequence[Measure], collection: Collection | None
+) -> None:
     """Warn of measures that look deeper than a run goes, such as R@1000 of the 100 hits that training keeps.
 
-    A search was cut at some depth if half of its queries or more have just so many hits; BM25 may find fewer.
+    A search was cut at some depth if half of its queries or more have just so many hits; BM25 may find fewer. A
+    measure that is 1 cannot be too low.
     """
     counts = spans(run.offsets)
     deepest = int(counts.max(initial=0))
@@ -188,7 +186,7 @@ def warn_of_depth(name: str, run: Run, measures: Sequence[Measure], collection: 
     if collection is not None and deepest >= collection.n_passages:
         return
     deeper = [str(measure) for measure in measures if measure.cutoff is not None and measure.depth > deepest]
-    if deeper:
+    if deeper := [name for name in deeper if found.of(name).mean() < 1]:
         log.warning(
             "%s: its queries have at most %d hits, so %s may be too low; search with a larger k",
             name,
@@ -269,7 +267,7 @@ def compare(
     names = [named(run, number) for number, run in enumerate(runs, 1)]
     for name, run, evaluation in zip(names, opened, evaluations, strict=True):
         check_overlap(name, evaluation, judged_by(split, qrels))
-        warn_of_depth(name, run, lower_than_one(parsed, evaluation), collection)
+        warn_of_depth(name, run, evaluation, parsed, collection)
         warn_of_no_passage(name, run, judged, judged_by(split, qrels))
     pairs = [Pair(*pair) for pair in itertools.combinations(zip(names, opened, evaluations, strict=True), 2)]
     if per_query is not None:

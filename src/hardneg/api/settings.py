@@ -275,7 +275,7 @@ def in_another_order(
     seeds: int = 1,
     out: Path | None = None,
 ) -> TrainingSettings:
-    """The settings with another seed, if the model was trained by the same recipe on the same queries by this one.
+    """The settings with another seed, if this seed and recipe trained the model before, on the same queries.
 
     The order of the queries follows from the seed, so the first steps would take the same queries again, from
     which the model learns little more (docs/studies/depth-64.md). A seed that was given, several seeds, and that

@@ -70,6 +70,8 @@ QUERY_IDS = ("query_id", "qid", "anchor_id")
 OF_OTHERS = ("positive_passages", "positive_document_ids", "positive_ctxs", "query-id", "corpus-id")
 TEXTS = ("text", "contents", "content", "document_text", "passage", "document", "body")
 LISTS = ("pos_scores", "neg_scores")
+# Words for the splits of pairs, and what these are called.
+SPLITS = {name: name for name in ("train", "dev", "test")} | dict.fromkeys(("validation", "valid", "val"), "dev")
 LOOKED_FOR = (
     f"a query ({', '.join(QUERIES)}) with a positive ({', '.join(POSITIVES)}), "
     f"or a text ({', '.join(TEXTS)}) of a corpus"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hardneg.data.formats.columns import (
+    SPLITS,
     Table,
     pair_columns,
     pair_judgements,
@@ -24,7 +25,6 @@ from hardneg.data.formats.lines import Fields
 from hardneg.data.record_source import Source, digest_streams
 from hardneg.errors import InputError
 
-SPLITS = {name: name for name in ("train", "dev", "test")} | dict.fromkeys(("validation", "valid", "val"), "dev")
 FORM = "a list of mappings such as {'anchor': ..., 'positive': ...}, a Dataset or a DataFrame"
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hardneg.data.formats.columns import (
+    SPLITS,
     CorpusColumns,
     Table,
     any_pair_columns,
@@ -45,7 +46,6 @@ from hardneg.data.record_source import PassageRecord, Source, file_digests
 from hardneg.errors import InputError
 from hardneg.process.progress import note
 
-SPLITS = {name: name for name in ("train", "dev", "test")} | dict.fromkeys(("validation", "valid", "val"), "dev")
 CORPORA = frozenset({"corpus", "collection", "passages", "documents", "docs"})
 NO_TABLES = re.compile(r"(?:dataset_dict|dataset_infos?|state|config)\.json|.*\.manifest\.json|cache-.*|[._].*")
 TRAIN = "train"
