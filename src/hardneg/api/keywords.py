@@ -140,7 +140,9 @@ class Keywords(Options, total=False):
     depth: int
     """How deep negatives are mined: they are drawn from this many first hits of the query."""
     seed: int
-    """Seed of every random draw."""
+    """Seed of every random draw. By default, training on with the same recipe and queries takes another seed than
+    the model had.
+    """
     precision: Literal["float32", "bfloat16"]
     """Number format of encoding and training. The default is the fastest one of the machine: `bfloat16` where the
     hardware multiplies it. A resumed experiment keeps its own.

@@ -405,7 +405,11 @@ MEANINGS: dict[str, Meaning] = {
     "require_gold": Meaning("With `labels = answers`: leave out questions without a judged positive.", "", DPR),
     "answer_mode": Meaning("With `labels = answers`: answers are a `string` or a pattern (`regex`).", "", DPR),
     # machine
-    "seed": Meaning("Seed of every random draw.", "integer"),
+    "seed": Meaning(
+        "Seed of every random draw. By default, training on with the same recipe and queries takes another seed"
+        " than the model had.",
+        "integer",
+    ),
     "precision": Meaning(
         "Number format of encoding and training. The default is the fastest one of the machine: `bfloat16` where"
         " the hardware multiplies it. A resumed experiment keeps its own."
