@@ -8,6 +8,8 @@ import pytest
 
 import hardneg as hn
 from faults.power import Power
+from hardneg.api.diagnose import opened_at
+from hardneg.api.evaluate import dev_among
 from hardneg.api.inputs import collection_of
 from hardneg.api.recipes import settings_of
 from hardneg.api.reopen import experiment_data
@@ -21,7 +23,10 @@ from hardneg.diagnostics.search_state import bm25_judged
 from hardneg.diagnostics.summary import dev_values
 from hardneg.errors import ArtifactError, Faults, InputError, SettingsError
 from hardneg.evaluation.measures import parse_measures
+from hardneg.experiment.folder import read_settings, splits_of
+from hardneg.experiment.layout import Layout
 from hardneg.experiment.names import LAST, few_of_dev
+from hardneg.experiment.so_far import dev_so_far
 from hardneg.experiment.states import read_states
 from hardneg.models.loading import load_encoder
 from hardneg.recipes import measured_states, training_run
@@ -392,8 +397,9 @@ def test_where_dev_would_need_half_of_the_passages_it_is_judged_among_all(train,
     monkeypatch.setattr("hardneg.diagnostics.judge.MOST", 0.5)
     said = []
     monkeypatch.setattr("hardneg.diagnostics.results.note", said.append)
-    results, _ = train("warmup", "many", measure_every=2, keep="best", dev_passages=100)
+    results, out = train("warmup", "many", measure_every=2, keep="best", dev_passages=100)
     assert results["dev_among"] == {"first": 100, "passages": 120, "of": 120}
+    assert dev_of_unfinished(out) == (results["dev_among"], None, None)
     assert few_of_dev(results, 100) is None
     assert not any("judged among" in line for line in said)
 
@@ -401,9 +407,20 @@ def test_where_dev_would_need_half_of_the_passages_it_is_judged_among_all(train,
 def test_training_says_among_which_passages_dev_is_judged(train, monkeypatch):
     said = []
     monkeypatch.setattr("hardneg.diagnostics.results.note", said.append)
-    results, _ = train("warmup", "few", measure_every=2, keep="best", dev_passages=1)
+    results, out = train("warmup", "few", measure_every=2, keep="best", dev_passages=1)
     passages = results["dev_among"]["passages"]
     assert f"dev is judged among {passages} of 120 passages" in said[0]
+    among, shown, compared = dev_of_unfinished(out)
+    assert (among, shown, compared[0]) == (results["dev_among"], 1, 1)
+
+
+def dev_of_unfinished(out):
+    """What the folder says of dev before there are results: as the report reads it, and as evaluate does."""
+    kept = splits_of(read_settings(out), out)
+    (out / "results.json").rename(out / "later.json")
+    found = dev_so_far(Layout(out))["dev_among"], opened_at(out).dev_passages, dev_among(out, kept)
+    (out / "later.json").rename(out / "results.json")
+    return found
 
 
 @pytest.mark.parametrize(("language", "warned"), [(None, True), ("chinese", False)])

@@ -38,6 +38,12 @@ def test_a_sound_source_has_no_fault(tmp_path, plain, name):
     assert (lines, found.total, found.whole) == ([], 0, True)
     assert found.passages == c.n_passages
     assert found.judgements == sum(len(c.qrels(split).passage_rows) for split in c.splits)
+    judged = {split: c.qrels(split) for split in c.splits}
+    assert found.splits == {
+        split: {"judgements": len(qrels.passage_rows), "queries": len(qrels)}
+        for split, qrels in judged.items()
+        if len(qrels)
+    }
 
 
 def broken(folder):

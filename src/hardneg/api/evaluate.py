@@ -41,6 +41,7 @@ from hardneg.experiment.folder import read_settings, splits_of
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.names import few_of_dev
 from hardneg.experiment.provenance import collection_within
+from hardneg.experiment.so_far import dev_so_far
 from hardneg.records import Qrels, Run, spans
 from hardneg.search.fusion import check_alike
 from hardneg.storage.safe_read import read_json
@@ -413,9 +414,8 @@ def same_dev(experiments: Mapping[Path, ChosenSplits]) -> None:
         first = first or (place, identity)
         if identity != first[1]:
             what = f"its dev has other queries than that of {first[0]}: another split, or others held out of train"
-            raise InputError(
-                "NO_OVERLAP", what, "compare them by --split test, or train them with one seed", path=place
-            )
+            fix = "compare them by --split test, or train them with one seed"
+            raise InputError("NO_OVERLAP", what, fix, path=place)
 
 
 def same_passages(experiments: Mapping[Path, ChosenSplits]) -> None:
@@ -447,8 +447,8 @@ def warn_of_few(experiments: Mapping[Path, ChosenSplits], *, alone: bool) -> Non
 
 def dev_among(experiment: Path, splits: ChosenSplits) -> tuple[int, int | None] | None:
     """What decides among which passages dev was judged: hits of BM25 for how many queries; None: all passages."""
-    file = Layout(experiment).results
-    found = read_json(file) if file.is_file() else {}
+    layout = Layout(experiment)
+    found = read_json(layout.results) if layout.results.is_file() else dev_so_far(layout)
     asked = read_settings(experiment).get("result_settings", {}).get("dev_passages")
     first = few_of_dev(found if isinstance(found, dict) else {}, asked)
     return None if first is None else (first, splits.held_out or splits.dev_queries)

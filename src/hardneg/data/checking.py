@@ -1,7 +1,7 @@
 """Reads a whole source without writing it, and reports all of its faults, with their counts.
 
 An import stops at the first fault. A check continues after a faulty record. Where a reader cannot continue, as
-after a broken gzip file, the check skips the remainder of that stream. Memory: 16 to 40 bytes a record.
+after a broken gzip file, the check skips the remainder of that stream. Memory: 16 to 48 bytes a record.
 """
 
 from __future__ import annotations
@@ -109,6 +109,7 @@ class Checked:
     Attributes
     ----------
     passages, queries, judgements : how many were read, faulty ones not counted.
+    splits : judgements, and queries with judgements, of each split.
     faults : one for each file and code; its message says how many there are.
     counted : how many faults of each kind the rules accept, by name.
     whole : whether all streams were read to their end.
@@ -118,6 +119,7 @@ class Checked:
     passages: int
     queries: int
     judgements: int
+    splits: dict[str, dict[str, int]]
     faults: Sequence[InputError]
     total: int
     counted: dict[str, int]
@@ -125,7 +127,7 @@ class Checked:
 
     def as_json(self) -> dict[str, Any]:
         """The findings as a JSON record, in which each fault is its message of one line."""
-        facts = {name: getattr(self, name) for name in ("format", "passages", "queries", "judgements")}
+        facts = {name: getattr(self, name) for name in ("format", "passages", "queries", "judgements", "splits")}
         counts = {"kinds_of_faults": len(self.faults), "faults": self.total, "read_to_the_end": self.whole}
         return {**facts, **counts, **self.counted, "lines": [str(fault) for fault in self.faults]}
 
@@ -168,6 +170,7 @@ def check_import(
         len(passages),
         len(queries),
         judgements,
+        check.counts_of_splits(),
         check.findings.told(),
         sum(kind.count for kind in kinds),
         dict(check.policy.counts),
@@ -179,6 +182,7 @@ class _Check:
     def __init__(self, rules: Rules) -> None:
         self.policy, self.findings, self.whole = ImportPolicy(rules), Findings(), True
         self.refused = {"passage": bytearray(), "query": bytearray()}  # hashes of the ids of refused records
+        self.judged: dict[str, bytearray] = {}  # by split: hashes of the query's id of each judgement
 
     def known(self, kind: str, hashes: UInt64) -> UInt64:
         """The ``hashes`` of accepted records' ids together with those of refused records, ascending.
@@ -255,7 +259,6 @@ class _Check:
     ) -> int:
         """Check all judgements; returns how many there are."""
         unknown, places, pairs = Unknown(), SourceLines(), bytearray()
-        splits: set[str] = set()
         stream = counted(self.stream(records), "checking", "judgements")
         while batch := list(islice(stream, BATCH)):
             batch = [
@@ -272,16 +275,25 @@ class _Check:
                 for one in batch[1:]:
                     self.good(partial(grades_of, [one]))
             for one in batch:
-                splits.add(one.split)
+                self.judged.setdefault(one.split, bytearray()).extend(
+                    hash_bytes(one.query_id.encode(errors="surrogatepass"))
+                )
                 pairs += hash_bytes("\0".join(one[:3]).encode(errors="surrogatepass"))
                 places.add(one.path, one.line)
-        self.splits(splits)
+        self.splits(set(self.judged))
         if unknown.total:
             self.good(lambda: self.policy.unknown(unknown.fault(), unknown.total), unknown.total)
         hashes = as_hashes(pairs)
         _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
         self.repeated("judgement", first[inverse] != np.arange(len(hashes)), first[inverse], places)
         return len(hashes)
+
+    def counts_of_splits(self) -> dict[str, dict[str, int]]:
+        """Judgements, and queries with judgements, of each split that was read; names of splits ascend."""
+        found = {name: as_hashes(self.judged[name]) for name in sorted(self.judged)}
+        return {
+            name: {"judgements": len(hashes), "queries": len(np.unique(hashes))} for name, hashes in found.items()
+        }
 
     def record(self, record: Any, kind: str) -> tuple[bytes, bytes] | None:
         """The id and text of a record as bytes; None if a field is wrong."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -72,6 +73,18 @@ class Judge:
         found = self.data.dev.positives().passage_rows
         rows = distinct(np.concatenate([run.passage_rows, found])).astype(np.int32, copy=False)
         return {"dev": rows} if len(rows) < MOST * self.data.collection.n_passages else {}
+
+    @property
+    def few_of_dev(self) -> dict[str, Any]:
+        """``dev_among``: what ``dev_passages`` asks for, the passages that dev is judged among, and all passages.
+
+        Empty where the setting is not given, or there is no dev.
+        """
+        if self.dev_passages is None or self.data.dev is None:
+            return {}
+        whole = self.data.collection.n_passages
+        passages = len(self.judged_among["dev"]) if self.judged_among else whole
+        return {"dev_among": {"first": self.dev_passages, "passages": passages, "of": whole}}
 
     @property
     def without_hits(self) -> int:

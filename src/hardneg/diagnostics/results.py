@@ -150,10 +150,7 @@ def evaluate_states(
     results |= entropies(records, experiment.layout) | rates_told(experiment.layout)
     if handling.model == RETRIEVER:
         results |= fused_results(seen, judge, seed=plan.seed)
-    if judge.dev_passages is not None and data.dev is not None:
-        whole = data.collection.n_passages
-        passages = len(judge.judged_among["dev"]) if judge.judged_among else whole
-        results["dev_among"] = {"first": judge.dev_passages, "passages": passages, "of": whole}
+    results |= judge.few_of_dev
     if plan.own is not None:
         results["lengths"] = what_is_cut(last, plan.own, plan.in_steps)
     write_runs(experiment.layout.trec_runs, seen, data.collection)

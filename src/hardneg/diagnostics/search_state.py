@@ -97,10 +97,14 @@ def bm25_judged(judge: Judge) -> dict[str, Run]:
 
 
 def keep_bm25_runs(runs: Mapping[str, Run], judge: Judge, folder: Path) -> None:
-    """Publish BM25's runs of the splits that judge below ``folder``, for the report of an experiment that runs."""
+    """Publish BM25's runs of the splits that judge below ``folder``, for the report of an experiment that runs.
+
+    The run of dev also says among which passages dev is judged.
+    """
     for name, run in runs.items():
         inputs = {"collection": judge.data.collection.digest}
-        save_run(run, run_of(folder, name), inputs=inputs, settings={"depth": judge.depth})
+        settings = {"depth": judge.depth, **(judge.few_of_dev if name == "dev" else {})}
+        save_run(run, run_of(folder, name), inputs=inputs, settings=settings)
 
 
 def keep_bm25_lists(judge: Judge, path: Path, *, queries: int, depth: int) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hardneg.experiment.layout import Layout, run_of, runs_beside, version_in
-from hardneg.experiment.names import FINAL, LAST, RETRIEVED, STARTED, UNTRAINED, Asked, Kind
+from hardneg.experiment.names import BM25, FINAL, LAST, RETRIEVED, STARTED, UNTRAINED, Asked, Kind
 from hardneg.experiment.states import StateRecord
 from hardneg.storage.artifacts import is_published, read_manifest
 
@@ -40,6 +40,13 @@ def states_so_far(
     for _, record in found:
         named.setdefault(record.name, record)
     return list(named.values())
+
+
+def dev_so_far(layout: Layout) -> dict[str, Any]:
+    """``dev_among`` as ``results.json`` will have it; empty before BM25 is measured, and in older experiments."""
+    run = run_of(layout.runs_of(BM25), "dev")
+    told = read_manifest(run).settings if is_published(run) else {}
+    return {"dev_among": told["dev_among"]} if "dev_among" in told else {}
 
 
 def has_runs(runs: Path) -> bool:

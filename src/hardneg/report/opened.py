@@ -24,7 +24,7 @@ from hardneg.experiment.layout import Layout, run_of
 from hardneg.experiment.metrics import rows_of
 from hardneg.experiment.names import FINAL, LAST, UNTRAINED, few_of_dev
 from hardneg.experiment.results_manifest import check_seal
-from hardneg.experiment.so_far import states_so_far
+from hardneg.experiment.so_far import dev_so_far, states_so_far
 from hardneg.experiment.states import StateRecord, read_states, without_copy
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, load_pool
@@ -118,7 +118,8 @@ class Opened:
     def dev_passages(self) -> int | None:
         """How many BM25 passages of each query dev was judged among, with the positives; None: all passages."""
         given = self.settings.get("result_settings", {}).get("dev_passages")
-        return few_of_dev(self.results, given if isinstance(given, int) else None)
+        known = self.results or self.told(lambda: dev_so_far(self.layout), {})
+        return few_of_dev(known, given if isinstance(given, int) else None)
 
     @cached_property
     def executed_by(self) -> list[str]:
