@@ -47,7 +47,7 @@ VERBS: dict[str, tuple[str, ...]] = {
         "group_loss",
         "follow",
     ),
-    "Data": ("open_collection", "Collection", "Splits", "import_collection"),
+    "Data": ("open_collection", "Collection", "Splits", "import_collection", "import_negatives"),
     "Search and serve": (
         "open_retriever",
         "open_reranker",
@@ -67,6 +67,7 @@ VERBS: dict[str, tuple[str, ...]] = {
         "score",
         "NegativePool",
         "load_pool",
+        "load_run",
         "Filters",
         "pool_stats",
         "inspect",

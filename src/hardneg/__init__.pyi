@@ -5,6 +5,7 @@ from typing import Literal, Unpack, overload
 from hardneg.api import keywords
 from hardneg.api.audit import audit as audit
 from hardneg.api.clean import clean as clean
+from hardneg.api.convert import import_negatives as import_negatives
 from hardneg.api.diagnose import compare_experiments as compare_experiments
 from hardneg.api.diagnose import diagnose as diagnose
 from hardneg.api.doctor import doctor as doctor
@@ -47,6 +48,7 @@ from hardneg.negatives.pool import load_pool as load_pool
 from hardneg.recipes.ance_tele import AnceTele as AnceTele
 from hardneg.search.embedding_store import Embeddings as Embeddings
 from hardneg.search.retriever import Retriever as Retriever
+from hardneg.search.runs import load_run as load_run
 from hardneg.training.objectives import group_loss as group_loss
 
 __version__: str

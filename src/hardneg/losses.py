@@ -28,8 +28,8 @@ def contrastive(scores: Tensor, targets: Tensor, masked: Tensor, *, scale: float
 
     Returns
     -------
-    [B] losses in nats. This is ANCE-Tele's Eq. 3 with the cross entropy as l and scores as in its Eq. 1; every
-    other passage of the batch is a negative.
+    [B] losses in nats. This is ANCE-Tele's Eq. 3 with the cross entropy as l and scores as in its Eq. 1. Every
+    other column is a negative; those of other queries, which its code adds, are masked for the equation itself.
     """
     logits = scores.float() * scale
     own = torch.zeros_like(masked).scatter_(1, targets[:, None], True)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 import hardneg as hn
-from hardneg.diagnostics.seeds import pool_seeds
+from hardneg.diagnostics.seeds import pool_seeds, spread
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.search.runs import KIND
 from hardneg.storage.artifacts import is_published
@@ -95,3 +95,10 @@ def test_seeds_say_what_was_not_examined():
     pooled = pool_seeds({1: one, 2: one})
     assert pooled["examined"] == "judged"
     assert "forgetting" not in pooled
+
+
+def test_equal_values_of_seeds_have_no_deviation():
+    third = 0.7708333333333333  # whose mean of three is another number
+    assert spread([third] * 3) == {"mean": third, "std": 0.0, "values": [third] * 3}
+    assert spread([0.5]) == {"mean": 0.5, "std": 0.0, "values": [0.5]}
+    assert spread([0.0, 1.0])["std"] == pytest.approx(0.5**0.5)

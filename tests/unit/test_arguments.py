@@ -169,6 +169,16 @@ def cases(world, new):
             lambda **given: hn.group_loss(**given),
             {"name": "contrastive", "scale": 1.0, "margin": 1.0, "own": 0, "distill": "kl", "distill_weight": 0.5},
         ),
+        "import_negatives": (
+            hn.import_negatives,
+            {
+                "source": f"beir:{world.root / 'beir'}",
+                **common,
+                "out": new / "given",
+                "split": "train",
+                "format": "auto",
+            },
+        ),
         "import_collection": (
             hn.import_collection,
             {"source": f"beir:{world.root / 'beir'}", "to": new / "c", "format": "auto", "on_duplicate": "first"},
@@ -189,6 +199,7 @@ def cases(world, new):
             {"model": world.model, "passage_model": None, "device": "cpu", "prompts": None, "pooling": "mean"},
         ),
         "load_pool": (hn.load_pool, {"path": world.root / "pool"}),
+        "load_run": (hn.load_run, {"path": world.root / "nowhere"}),
         "mine": (
             hn.mine,
             {

@@ -169,7 +169,7 @@ def test_names_of_other_trainers_are_known(recipe, key, said):
 
 def test_foreign_names_lead_to_what_there_is():
     settings = {name for recipe in RECIPES.values() for name in recipe.settings.model_fields}
-    options = {option.flag for option in USUAL} | {"--out", "--model", "--data"}
+    options = {option.flag for option in USUAL} | {"--out", "--model", "--data", "--pool"}
     for name, ours in OURS.items():
         assert set(ours.settings) <= settings, name
         assert ours.option in options | {""}, name

@@ -2,10 +2,11 @@
 
 import json
 
+import numpy as np
 import pytest
 
 import hardneg as hn
-from hardneg.errors import InputError
+from hardneg.errors import HardnegError, InputError
 
 ROWS = [
     {"anchor": "what jumps", "positive": "the fox jumps", "negative": "a dog sleeps"},
@@ -92,3 +93,48 @@ def test_rows_of_another_shape_are_refused_in_a_line(tmp_path, rows, said):
         hn.Collection.from_pairs(rows, to=tmp_path / "never")
     assert said in str(caught.value)
     assert not (tmp_path / "never").exists()
+
+
+def negatives_of(pool, data):
+    """The text of the one negative of each query, by its text."""
+    queries = data.query_texts.take(pool.query_rows)
+    return dict(zip(queries, data.texts.take(pool.passage_rows), strict=True))
+
+
+def test_negatives_in_memory_are_kept_as_those_of_a_file(tmp_path, of_file):
+    data = hn.Collection.from_pairs(ROWS, to=tmp_path / "made")
+    pool = hn.import_negatives(ROWS, data, tmp_path / "given")
+    kept = hn.import_negatives(str(tmp_path / "train.jsonl"), of_file, tmp_path / "of_file")
+    assert negatives_of(pool, data) == negatives_of(kept, of_file)
+    assert negatives_of(pool, data) == {row["anchor"]: row["negative"] for row in ROWS}
+    assert hn.load_pool(tmp_path / "given").passage_rows.tolist() == pool.passage_rows.tolist()
+
+
+def test_a_negative_that_is_a_positive_of_the_query_is_left_out(tmp_path):
+    rows = [ROWS[0] | {"negative": "the fox jumps"}, ROWS[1]]
+    data = hn.Collection.from_pairs(rows, to=tmp_path / "made")
+    pool = hn.import_negatives(rows, data, tmp_path / "given")
+    assert list(data.query_texts.take(pool.query_rows[np.diff(pool.offsets) > 0])) == ["what sleeps"]
+
+
+def test_negatives_are_kept_of_one_split(tmp_path):
+    rows = {"train": ROWS[:2], "dev": ROWS[2:]}
+    data = hn.Collection.from_pairs(rows, to=tmp_path / "made")
+    pool = hn.import_negatives(rows, data, tmp_path / "given", split="dev")
+    assert list(data.texts.take(pool.passage_rows)) == ["it rains"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "split", "said"),
+    [
+        ([{"anchor": "what jumps", "positive": "the fox jumps"}], "train", "NO_NEGATIVES: the source (pairs"),
+        (ROWS, "test", "UNKNOWN_SPLIT"),
+        ([ROWS[0] | {"negative": "of another collection"}], "train", "1 of 1 negatives are texts"),
+    ],
+)
+def test_negatives_that_cannot_be_kept_are_refused(tmp_path, rows, split, said):
+    data = hn.Collection.from_pairs(ROWS, to=tmp_path / "made")
+    with pytest.raises(HardnegError) as caught:
+        hn.import_negatives(rows, data, tmp_path / "given", split=split)
+    assert said in str(caught.value)
+    assert not (tmp_path / "given").exists()

@@ -12,6 +12,7 @@ from hardneg.negatives.pool import (
     ENTRY_ARRAYS,
     KIND,
     SCORES,
+    SOURCES,
     NegativePool,
     blocks,
     concatenate,
@@ -203,6 +204,15 @@ def test_broken_invariants_name_the_file(tmp_path, name):
     with pytest.raises(ArtifactError, match="BAD_POOL") as fault:
         load_pool(tmp_path / "pool")
     assert fault.value.path == tmp_path / "pool" / f"{next(iter(BROKEN[name]))}.npy"
+
+
+def test_a_pool_from_before_a_source_was_added_is_read(tmp_path, monkeypatch):
+    save_pool(POOL, tmp_path / "pool", settings={}, inputs={})
+    monkeypatch.setattr("hardneg.negatives.pool.SOURCES", (*SOURCES, "topic"))
+    assert load_pool(tmp_path / "pool").sources.tolist() == POOL.sources.tolist()
+    monkeypatch.setattr("hardneg.negatives.pool.SOURCES", ("topic", *SOURCES))
+    with pytest.raises(ArtifactError, match=r"BAD_POOL: its sources are .*must come first, in their order"):
+        load_pool(tmp_path / "pool")
 
 
 def test_a_foreign_source_table_is_refused(tmp_path):

@@ -17,6 +17,7 @@ from hardneg.models.rankers import new_ranker, save_ranker
 from hardneg.models.source import ModelSource
 from hardneg.models.tokenizing import pair_store
 from hardneg.records import Run, spans
+from hardneg.search.runs import save_run
 from worlds.tiny_world import one_thread  # noqa: F401
 
 LINES = ("a Q0 d1 1 9 x\na Q0 d2 2 8 x\nb Q0 d1 1 3 x\n", "a Q0 d2 1 0.5 x\na Q0 d3 2 0.25 x\n")
@@ -50,6 +51,43 @@ def hits(path):
         query, _, passage, _, score, _ = line.split()
         found.setdefault(query, []).append((passage, float(score)))
     return found
+
+
+# ---------------------------------------------------------------- runs in folders
+
+
+@pytest.fixture
+def folder(world, searched, tmp_path):
+    """The run of the model over dev as training keeps it: rows in a folder."""
+    c = hn.open_collection(world.collection)
+    run = read_run(searched["dense", "dev"], c.query_ids, c.passage_ids, collection=c.digest)
+    save_run(run, tmp_path / "kept", inputs={}, settings={})
+    return tmp_path / "kept"
+
+
+def test_a_run_that_training_keeps_is_taken_like_a_file(world, searched, folder, tmp_path):
+    file, given = searched["dense", "dev"], {"data": world.collection}
+    assert hn.evaluate(folder, split="dev", **given) == hn.evaluate(file, split="dev", **given)
+    hn.fuse([folder, searched["bm25", "dev"]], tmp_path / "of_folder.trec", **given)
+    hn.fuse([file, searched["bm25", "dev"]], tmp_path / "of_file.trec", **given)
+    assert hits(tmp_path / "of_folder.trec") == hits(tmp_path / "of_file.trec")
+    for run, name in ((folder, "a.trec"), (file, "b.trec")):
+        hn.rerank(run, tmp_path / name, ranker=world.model, k=3, **given, cache=world.root / "cache")
+    assert (tmp_path / "a.trec").read_bytes() == (tmp_path / "b.trec").read_bytes()
+    assert len(hn.load_run(str(folder))) == len(hits(file))
+
+
+def test_a_run_that_training_keeps_is_refused_for_other_data(folder, pair, tmp_path):
+    other = hn.Collection.from_lists({"p": "a text"}, {"q": "a query"}, {"test": {"q": ["p"]}}, to=tmp_path / "c")
+    for call in (
+        lambda: hn.evaluate(folder, data=other),
+        lambda: hn.fuse([folder, pair[0]], tmp_path / "out.trec", data=other),
+        lambda: hn.rerank(folder, tmp_path / "out.trec", data=other, ranker=tmp_path / "model"),
+    ):
+        with pytest.raises(ArtifactError, match="OTHER_COLLECTION"):
+            call()
+    with pytest.raises(SettingsError, match="a run of rows has no ids without its collection; give data"):
+        hn.fuse([folder, pair[0]], tmp_path / "out.trec")
 
 
 # ---------------------------------------------------------------- fusion

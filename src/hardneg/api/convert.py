@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from hardneg.api.external import keep_given
-from hardneg.api.inputs import Place, check_new, check_no_experiment
+from hardneg.api.inputs import Data, Place, check_new, check_no_experiment, collection_of
+from hardneg.arguments import checked
+from hardneg.data.formats.in_memory import source_from_pairs
 from hardneg.data.importing import find_source, import_collection
 from hardneg.errors import InputError, SettingsError
+from hardneg.negatives.pool import NegativePool
 from hardneg.process.progress import note
 from hardneg.storage.artifacts import remove
 
@@ -48,6 +51,40 @@ def convert(
     elif found.negatives is not None and next(found.negatives(), None) is not None:
         note("the source gives negatives too; import it with --negatives POOL to keep them")
     return facts
+
+
+@checked
+def import_negatives(
+    source: Any,
+    data: Data,
+    out: Place,
+    *,
+    split: str = "train",
+    format: str = "auto",
+    cache: Place | None = None,
+) -> NegativePool:
+    """Keep the negatives of triplets in memory, or of a source, as a pool that recipes train on.
+
+    A positive of the query, or a copy of its text, is left out. If all rows have a teacher's scores, the pool has
+    them too.
+
+    Parameters
+    ----------
+    source : pairs with negatives in memory, as of :meth:`~hardneg.data.collection.Collection.from_pairs`; or
+        ``[FORMAT:]PLACE``, as of :func:`~hardneg.data.importing.import_collection`.
+    data : the collection, which has the texts of the negatives; one that is made of ``source`` has them.
+    out : the new folder of the pool.
+    split : the split whose queries have the negatives.
+    format : of the source.
+    cache : keeps what is read of ``data``.
+
+    Raises
+    ------
+    InputError : the source has no negatives for these queries, or the collection does not have their texts.
+    """
+    check_new(Path(out))
+    found = find_source(str(source), format) if isinstance(source, str | Path) else source_from_pairs(source)
+    return keep_given(found, collection_of(data, cache), out, split=split)
 
 
 def check_beside(to: Path, negatives: Path) -> None:

@@ -22,14 +22,14 @@ from hardneg.api.inputs import (
     collection_of,
     is_experiment,
     model_place,
-    run_place,
+    opened_run,
 )
-from hardneg.api.outcomes import Compared, Evaluated, by_ids
+from hardneg.api.outcomes import Compared, Evaluated
 from hardneg.api.reopen import experiment_data
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.data.formats.arrays import write_records
-from hardneg.data.formats.trec import Scored, open_qrels, qrels_of, read_runs
+from hardneg.data.formats.trec import open_qrels, qrels_of, read_runs
 from hardneg.data.ids import IdSpace, extend
 from hardneg.data.judgements import JudgedIds, read_judgements
 from hardneg.data.training_data import ChosenSplits, named_split
@@ -452,26 +452,6 @@ def dev_among(experiment: Path, splits: ChosenSplits) -> tuple[int, int | None] 
     asked = read_settings(experiment).get("result_settings", {}).get("dev_passages")
     first = few_of_dev(found if isinstance(found, dict) else {}, asked)
     return None if first is None else (first, splits.held_out or splits.dev_queries)
-
-
-def opened_run(run: AnyRun, split: str, collection: Collection | None) -> Path | Scored:
-    """A run in the form that is read: the path of a file, or scores by ids.
-
-    Raises
-    ------
-    SettingsError : a run of rows is given without its collection. ArtifactError : it is of another collection.
-    """
-    if isinstance(run, str | Path):
-        return run_place(run, split)
-    if isinstance(run, Mapping):
-        return run
-    if collection is None:
-        what = "a run of rows has no ids without its collection"
-        raise SettingsError("NO_JUDGEMENTS", what, "give data, or a run by ids")
-    if run.collection and run.collection != collection.digest:
-        what = f"made for the collection {run.collection[:12]}…"
-        raise ArtifactError("OTHER_COLLECTION", what, "give that one", path=collection.path)
-    return by_ids(run, collection.query_ids, collection.passage_ids)
 
 
 def open_runs(

@@ -10,11 +10,13 @@ from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 
+from hardneg.api.outcomes import by_ids
 from hardneg.arguments import LARGEST, brief, checked
 from hardneg.config import nearest
 from hardneg.data.collection import Collection
 from hardneg.data.formats.folders import SIDECAR
 from hardneg.data.formats.tables import suffix_of
+from hardneg.data.formats.trec import Scored
 from hardneg.data.importing import no_collection, open_data, would_read
 from hardneg.data.judgements import Judgements, read_judgements
 from hardneg.data.training_data import TrainingData, amended
@@ -25,6 +27,8 @@ from hardneg.models.source import ModelSource
 from hardneg.process.distributed import rank
 from hardneg.process.progress import note
 from hardneg.records import Run, spans
+from hardneg.search.runs import KIND as RUN
+from hardneg.search.runs import load_run
 from hardneg.shown import counted
 from hardneg.storage.artifacts import (
     MANIFEST,
@@ -129,6 +133,39 @@ def run_place(place: Place, split: str) -> Path:
         fix = f"{f'give --split {there[0]}, or ' if there else ''}search with the experiment"
         raise ArtifactError("NO_RUN", what, fix, path=layout.path)
     return found
+
+
+def opened_run(run: AnyRun, split: str, collection: Collection | None) -> Path | Scored:
+    """A run in the form that is read: the path of a file, or scores by ids.
+
+    Raises
+    ------
+    SettingsError : a run of rows is given without its collection. ArtifactError : it is of another collection.
+    """
+    run = kept_run(run)
+    if isinstance(run, str | Path):
+        return run_place(run, split)
+    if isinstance(run, Mapping):
+        return run
+    if collection is None:
+        what = "a run of rows has no ids without its collection"
+        raise SettingsError("NO_JUDGEMENTS", what, "give data, or a run by ids")
+    return by_ids(of_collection(run, collection), collection.query_ids, collection.passage_ids)
+
+
+def kept_run(run: AnyRun) -> AnyRun:
+    """The run that an experiment keeps in this folder, opened; all else as it is given."""
+    if not isinstance(run, str | Path) or not is_published(Path(run)):
+        return run
+    return load_run(Path(run)) if read_manifest(Path(run)).kind == RUN else run
+
+
+def of_collection(run: Run, collection: Collection) -> Run:
+    """The run itself, if its rows are of this collection; else raises :class:`ArtifactError`."""
+    if run.collection and run.collection != collection.digest:
+        what = f"made for the collection {run.collection[:12]}…"
+        raise ArtifactError("OTHER_COLLECTION", what, "give that one", path=collection.path)
+    return run
 
 
 def one_of(option: str, value: str, choices: Sequence[Word]) -> Word:

@@ -238,7 +238,7 @@ class AnceTeleKeywords(Keywords, total=False):
     first_steps: int | None
     """Length of a first episode with in-batch negatives, in steps. It wins over `first_epochs`."""
     in_batch: bool
-    """Whether the passages of a step's other queries are negatives too."""
+    """Whether the passages of a step's other queries are negatives too, as in the published code."""
     count: int
     """Half the number of newly mined negatives of a query: `2 × count` are mined in each episode."""
     alpha: float
@@ -436,7 +436,7 @@ class AdoreKeywords(Keywords, total=False):
     cut: int
     """The measure counts this many first passages. It has no default."""
     measure: Literal["RR", "nDCG"]
-    """The measure whose change weighs a pair: `RR` or `nDCG`."""
+    """The measure whose change weighs a pair, as if its positive were the only one: `RR` or `nDCG`."""
     weighted: bool
     """Whether pairs are weighed by the measure (LambdaRank) or not (RankNet)."""
     refresh_every: int | None

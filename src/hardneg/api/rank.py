@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from hardneg.api.evaluate import check_overlap, experiments_of, named, opened_run
+from hardneg.api.evaluate import check_overlap, experiments_of, named
 from hardneg.api.inputs import (
     PROMPTS,
     AnyRun,
@@ -21,8 +21,11 @@ from hardneg.api.inputs import (
     cache_at,
     check_file,
     collection_of,
+    kept_run,
     model_place,
+    of_collection,
     one_of,
+    opened_run,
     run_place,
     source_at,
 )
@@ -163,6 +166,15 @@ def say_apart(given: Sequence[Run], places: Sequence[Any]) -> None:
         log.warning("no passage of these runs is in another one; are the ids of one collection? %s", names)
 
 
+def ranked(run: Place, split: str, collection: Collection) -> Run:
+    """A run whose ids the collection has: of a file, of an experiment, or of a folder that training kept it in."""
+    kept = kept_run(run)
+    if isinstance(kept, Run):
+        return of_collection(kept, collection)
+    place = run_place(run, split)
+    return read_run(place, collection.query_ids, collection.passage_ids, collection=collection.digest)
+
+
 def alone_in(rows: Sequence[Int32]) -> set[int]:
     """Which of several sets of rows have no row in common with any other."""
     size = max((int(some.max()) + 1 for some in rows if len(some)), default=0)
@@ -178,7 +190,7 @@ def alone_in(rows: Sequence[Int32]) -> set[int]:
 def check_apart(out: Place, runs: Sequence[AnyRun], splits: Sequence[str]) -> None:
     """Refuse to write a run over one that it is made of."""
     pairs = zip(runs, splits, strict=True)
-    files = [run_place(run, split) for run, split in pairs if isinstance(run, str | Path)]
+    files = [run_place(run, split) for run, split in pairs if isinstance(kept_run(run), str | Path)]
     if Path(out).exists() and any(run.exists() and run.samefile(out) for run in files):
         what = "this file is an input of the command, and would be overwritten"
         raise SettingsError("EXISTS", what, "give another --out", path=Path(out))
@@ -365,7 +377,7 @@ def rerank(
     check_file(Path(out), [data], told=True)
     collection = collection_of(data, cache)
     queries, passages = collection.query_ids, collection.passage_ids
-    given = read_run(run_place(run, split), queries, passages, collection=collection.digest)
+    given = ranked(run, split, collection)
     source = source_at(model_place(ranker, "ranker"), **reading)
     found = reranked(given, open_scorer(source, collection, cache_at(cache), embeddings=embeddings), collection, k)
     write_run(Path(out), found, queries, passages)

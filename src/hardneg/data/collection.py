@@ -178,7 +178,8 @@ class Collection(Shown):
         """Build a collection from pairs or triplets in memory, as sentence-transformers trains on.
 
         The columns have the names of pairs in files: a query (``anchor``, ``query``, ``question``, ...), a
-        ``positive``, and maybe a ``negative``. Negatives become passages, and nothing more.
+        ``positive``, and maybe a ``negative``. Negatives become passages;
+        :func:`~hardneg.api.convert.import_negatives` keeps them as a pool too.
 
         Parameters
         ----------

@@ -56,5 +56,7 @@ def pooled_measures(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
     """The mean, the sample standard deviation (0 for a single value) and the values themselves."""
-    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    if len(set(values)) == 1:  # rounding would give a mean beside them, and a deviation
+        return {"mean": float(values[0]), "std": 0.0, "values": list(values)}
+    deviation = float(np.std(values, ddof=1))
     return {"mean": float(np.mean(values)), "std": deviation, "values": list(values)}

@@ -290,8 +290,11 @@ def load_pool(path: str | Path, *, n_passages: int | None = None, collection: st
         fix = "make a pool of it: hardneg mine --sources file"
         raise ArtifactError("NO_MANIFEST", "this is a file, and a pool is a folder", fix, path=path)
     facts = artifacts.open_artifact(path, KIND).facts
-    if facts.get("sources") != list(SOURCES) or not isinstance(facts.get("episode"), int):
-        raise _bad(path, f"the manifest's facts are {dict(facts)}")
+    if (named := facts.get("sources")) != list(SOURCES[: len(named or ())]) or not named:
+        what = f"its sources are {named}, this hardneg has {list(SOURCES)}"
+        raise _bad(path, f"{what}, and sources of old pools must come first, in their order")
+    if not isinstance(facts.get("episode"), int):
+        raise _bad(path, f"its episode is {facts.get('episode')!r:.60}")
     ranker = str(facts.get("ranker", ""))
     types = {**DTYPES, **(dict.fromkeys(SCORES, np.float32) if ranker else {})}
     arrays: dict[str, Any] = {name: np.asarray(artifacts.load_array(path / f"{name}.npy")) for name in types}

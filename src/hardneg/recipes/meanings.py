@@ -183,6 +183,11 @@ MEANINGS: dict[str, Meaning] = {
     ),
     "group_sizes": Meaning("Which of the two lists is used: `reference` or `paper`.", "", TELE),
     "in_batch": Meaning("Whether the passages of a step's other queries are negatives too.", "", DPR),
+    "ance-tele.in_batch": Meaning(
+        "Whether the passages of a step's other queries are negatives too, as in the published code.",
+        "",
+        f"{TELE} (code)",
+    ),
     "depth": Meaning(
         "How deep negatives are mined: they are drawn from this many first hits of the query.",
         "passages",
@@ -293,7 +298,9 @@ MEANINGS: dict[str, Meaning] = {
     ),
     "margin": Meaning("Margin of the hinge loss.", "score"),
     "cut": Meaning("The measure counts this many first passages. It has no default.", "passages", ZHAN),
-    "measure": Meaning("The measure whose change weighs a pair: `RR` or `nDCG`.", "", ZHAN),
+    "measure": Meaning(
+        "The measure whose change weighs a pair, as if its positive were the only one: `RR` or `nDCG`.", "", ZHAN
+    ),
     "weighted": Meaning("Whether pairs are weighed by the measure (LambdaRank) or not (RankNet).", "", ZHAN),
     "distill": Meaning(
         "How a teacher's scores are learnt: `kl`, divergence; `margin_mse`, differences of scores. None: not.",

@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.records import Int32, Run
@@ -80,8 +81,15 @@ def save_run(run: Run, path: Path, *, inputs: Mapping[str, str], settings: Mappi
         draft.facts.update(unit=run.unit, collection=run.collection, queries=len(run), hits=len(run.scores))
 
 
-def load_run(path: Path) -> Run:
-    """Open a run artefact; its arrays are memory-mapped."""
+@checked
+def load_run(path: str | Path) -> Run:
+    """Open a run that training keeps in a folder, such as ``episodes/2/runs/query``; its arrays are memory-mapped.
+
+    Raises
+    ------
+    ArtifactError : the folder holds no run, or a damaged one.
+    """
+    path = Path(path)
     facts = open_artifact(path, KIND).facts
     names = ("query_rows", "offsets", "passage_rows", "scores")
     arrays = {name: load_array(path / f"{name}.npy") for name in names}
