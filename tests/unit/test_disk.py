@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import errno
+import itertools
 import os
 import socket
 from pathlib import Path
@@ -215,6 +216,9 @@ def test_what_is_removed_is_gone_at_once_for_readers(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+FAULTS = {"eio": errno.EIO, "enospc": errno.ENOSPC}
+
+
 def test_a_sidecar_goes_with_the_file_it_speaks_of(tmp_path):
     run, sidecar = tmp_path / "run", tmp_path / "run.manifest.json"
     for at in range(20):
@@ -227,6 +231,41 @@ def test_a_sidecar_goes_with_the_file_it_speaks_of(tmp_path):
             break
     assert [action for action, _ in seen.points] == ["open", "write", "sync", "rename", "rename", "remove", "sync"]
     assert run.read_text() == "new"
+
+
+@pytest.mark.parametrize("how", [*FAULTS, "lasting", "interrupt"])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_file_and_its_own_sidecar_are_replaced_together(tmp_path, monkeypatch, how, before):
+    run, sidecar = tmp_path / "run", tmp_path / "run.manifest.json"
+    old, new = ("old", "of old") if before else (None, None), ("new", "of new")
+    found = []
+    for at in itertools.count():
+        for path, text in zip((run, sidecar), old, strict=True):
+            path.unlink(missing_ok=True)
+            if text is not None:
+                path.write_text(text)
+        seen = []
+
+        def watch(action, path, data, seen=seen, at=at):
+            seen.append(action)
+            if len(seen) == at + 1 or (how == "lasting" and len(seen) > at + 1 and action != "remove"):
+                raise KeyboardInterrupt if how == "interrupt" else OSError(FAULTS.get(how, errno.ENOSPC), "no")
+
+        monkeypatch.setattr(disk, "watch", watch)
+        with (
+            contextlib.suppress(ResourceError, KeyboardInterrupt),
+            publish_file(run, sidecar=sidecar, described=lambda draft: b"of " + draft.read_bytes()) as stream,
+        ):
+            stream.write(b"new")
+        monkeypatch.setattr(disk, "watch", None)
+        found.append(tuple(path.read_text() if path.exists() else None for path in (run, sidecar)))
+        assert found[-1] in {old, new}, at
+        if len(seen) <= at:
+            break
+        disk.sweep(run)
+    assert found[-1] == new
+    assert found.count(old) >= 6  # until both drafts are whole, nothing changes
+    assert temporaries(tmp_path) == []
 
 
 # ---------------------------------------------------------------- room

@@ -50,8 +50,7 @@ def test_the_first_signal_asks_and_the_second_aborts():
         flag.check()
     assert raised.value.status == 75
     assert (
-        str(raised.value)
-        == "STOPPED: stopped by SIGINT; run the same command again; training goes on where it was"
+        str(raised.value) == "STOPPED: stopped by SIGINT; run the same command again; it goes on from what is kept"
     )
     with pytest.raises(KeyboardInterrupt):
         flag._receive(signal.SIGINT, None)

@@ -6,6 +6,7 @@ import math
 import pytest
 
 import hardneg as hn
+from faults.injected import tree
 from hardneg.api import convert
 from hardneg.cli.options import json_text
 from hardneg.errors import ArtifactError, SettingsError
@@ -109,6 +110,37 @@ def test_given_negatives_are_those_of_the_split_that_is_there(tmp_path, hardneg,
     assert status == 0, err
     assert len(hn.open_collection(tmp_path / "data").splits) == 1
     assert (tmp_path / "pool/manifest.json").is_file()
+
+
+@pytest.mark.parametrize("options", [[], ["--language", "german"]])
+def test_negatives_are_kept_beside_the_collection_of_a_killed_import(tmp_path, hardneg, options):
+    """Killed after the collection was whole, and before the pool was."""
+    file, data, pool = tmp_path / "train.jsonl", tmp_path / "data", tmp_path / "pool"
+    file.write_text(PAIRS)
+    assert hardneg("import", file, "--to", data, *options)[0] == 0
+    before = tree(data)
+    status, _, err = hardneg("import", file, "--to", data, "--negatives", pool, *options)
+    assert (status, "whole already" in err) == (0, True)
+    assert tree(data) == before
+    whole = tmp_path / "whole"
+    assert hardneg("import", file, "--to", whole / "data", "--negatives", whole / "pool", *options)[0] == 0
+    assert tree(pool) == tree(whole / "pool")
+    assert hardneg("import", file, "--to", data, "--negatives", pool, *options)[0] == 2  # the pool is there
+
+
+@pytest.mark.parametrize("change", ["file", "language", "rules", "other"])
+def test_negatives_are_not_kept_beside_another_collection(tmp_path, hardneg, change):
+    file, data, pool = tmp_path / "train.jsonl", tmp_path / "data", tmp_path / "pool"
+    file.write_text(PAIRS)
+    if change == "other":
+        data.mkdir()
+    else:
+        assert hardneg("import", file, "--to", data)[0] == 0
+    if change == "file":
+        file.write_text(PAIRS.replace("bytes", "bits"))
+    options = {"language": ["--language", "german"], "rules": ["--allow-empty"]}.get(change, [])
+    status, _, err = hardneg("import", file, "--to", data, "--negatives", pool, *options)
+    assert (status, "EXISTS" in err, pool.exists()) == (2, True, False)
 
 
 def test_a_failed_pool_leaves_no_collection(tmp_path, monkeypatch):

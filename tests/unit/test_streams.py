@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -47,3 +48,33 @@ def test_what_the_encoding_of_the_output_lacks_is_escaped(tmp_path, encoding):
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)[0].items() >= {"passage_id": "é", "text": "naïve 日本 😀"}.items()
     assert ("ï" in done.stdout, "日" in done.stdout) == (encoding != "ascii", encoding == "utf-8")
+
+
+EARLY = """
+import os, signal, sys
+
+class Signalled:  # a signal comes while the command line is loaded
+    def find_spec(self, name, path, target=None):
+        if name == "hardneg.cli":
+            os.kill(os.getpid(), int(sys.argv.pop(1)))
+
+if sys.argv[1] == "ignored":
+    signal.signal(int(sys.argv[2]), signal.SIG_IGN)
+del sys.argv[1]
+sys.meta_path.insert(0, Signalled())
+from hardneg.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_command_line_is_loaded_is_one_line(number):
+    command = [sys.executable, "-c", EARLY]
+    done = subprocess.run([*command, "heard", str(number), "presets"], check=False, text=True, capture_output=True)
+    line = "STOPPED: stopped by a signal; run the same command again; it goes on from what is kept\n"
+    assert (done.returncode, done.stdout, done.stderr) == (75, "", line)
+    done = subprocess.run(
+        [*command, "ignored", str(number), "presets"], check=False, text=True, capture_output=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "demo" in done.stdout

@@ -1,17 +1,20 @@
 """TREC runs and qrels: order, forms, sidecars, and every fault with its line."""
 
+import contextlib
 import gzip
+import itertools
 import json
 import random
 
 import numpy as np
 import pytest
 
+from faults.injected import fate, tree
 from hardneg.data.formats import lines as line_reader
 from hardneg.data.formats import pair_table, trec
-from hardneg.data.formats.trec import open_qrels, read_run, read_runs, write_run
+from hardneg.data.formats.trec import open_qrels, read_run, read_runs, verify_run, write_run
 from hardneg.data.ids import Vocabulary, byte_ranks, extend
-from hardneg.errors import ArtifactError, InputError, NumericError
+from hardneg.errors import ArtifactError, InputError, NumericError, ResourceError
 from hardneg.records import Run, offsets_of
 
 QUERIES = Vocabulary.of(["q1", "q2", "q3"])
@@ -162,18 +165,22 @@ def test_sidecar_is_optional_and_checked(tmp_path):
     assert len(read_run(path, QUERIES, PASSAGES)) == 2
 
 
-def test_a_replaced_run_never_stands_beside_its_old_sidecar(tmp_path, monkeypatch):
-    path = tmp_path / "run.trec"
+@pytest.mark.parametrize("name", ["run.trec", "run.trec.gz"])
+def test_a_fault_leaves_a_run_with_its_sidecar_the_old_or_the_new(tmp_path, name):
+    """Also where the disk gets full between the two files, and where a run stands there already."""
+    path, found = tmp_path / name, []
     write_run(path, example(), QUERIES, PASSAGES)
-
-    def die(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(trec, "write_json", die)
-    with pytest.raises(KeyboardInterrupt):
-        write_run(path, example(), QUERIES, PASSAGES, tag="other")
-    assert path.read_text().endswith("other\n")
-    assert len(read_run(path, QUERIES, PASSAGES)) == 2
+    old = tree(tmp_path)
+    for at in itertools.count():
+        with fate(at, "enospc") as seen, contextlib.suppress(ResourceError):
+            write_run(path, example(), QUERIES, PASSAGES, tag="other")
+        verify_run(path)
+        assert len(read_run(path, QUERIES, PASSAGES)) == 2
+        found.append(tree(tmp_path) == old)
+        write_run(path, example(), QUERIES, PASSAGES)
+        if len(seen.points) <= at:
+            break
+    assert (found[0], found[-1]) == (True, False)
 
 
 def test_sidecar_keeps_the_unit(tmp_path):

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hardneg.api.external import keep_given
 from hardneg.api.inputs import Data, Place, check_new, check_no_experiment, collection_of
 from hardneg.arguments import checked
+from hardneg.data.checks import Rules
+from hardneg.data.collection import Collection, is_made_of
 from hardneg.data.formats.in_memory import source_from_pairs
 from hardneg.data.importing import find_source, import_collection
+from hardneg.data.languages import language_named
+from hardneg.data.record_source import Source
 from hardneg.errors import InputError, SettingsError
 from hardneg.negatives.pool import NegativePool
 from hardneg.process.progress import note
@@ -21,6 +26,9 @@ def convert(
 ) -> dict[str, Any]:
     """Import a source into a new folder, and keep the negatives that it gives as a pool at ``negatives``.
 
+    With ``negatives``, the collection of this source may stand at ``to`` already: of a command without them, or of
+    one that was killed before the pool was whole.
+
     Parameters
     ----------
     options : as of :func:`~hardneg.data.importing.import_collection`.
@@ -29,23 +37,28 @@ def convert(
     -------
     The collection's place, digest and counts; for a pool, also its place and number of negatives.
     """
-    check_new(Path(to))
+    if negatives is None:
+        check_new(Path(to))
     check_no_experiment(source)
     found = find_source(source, format)
+    there = False
     if negatives is not None:
         check_new(Path(negatives))
         check_beside(Path(to), Path(negatives))
         if found.negatives is None:
             what = f"the format {found.format} gives no negatives as texts"
             raise InputError("NO_NEGATIVES", what, "leave --negatives out, or read them by hardneg mine --file")
-    collection = import_collection(found, to, **options)
+        if there := is_imported(Path(to), found, **options):
+            note(f"{to}: this collection is whole already, and only the negatives are kept")
+    collection = Collection.open(to) if there else import_collection(found, to, **options)
     facts = {"collection": str(to), "digest": collection.digest, **collection.facts}
     if negatives is not None:
         split = "train" if "train" in collection.splits else next(iter(collection.splits), "train")
         try:
             pool = keep_given(found, collection, Path(negatives), split=split)
         except BaseException:
-            remove(Path(to))  # all or nothing: the corrected command finds no collection in its way
+            if not there:
+                remove(Path(to))  # all or nothing: the corrected command finds no collection in its way
             raise
         facts |= {"negatives": str(negatives), "given_negatives": len(pool.passage_rows)}
     elif found.negatives is not None and next(found.negatives(), None) is not None:
@@ -85,6 +98,13 @@ def import_negatives(
     check_new(Path(out))
     found = find_source(str(source), format) if isinstance(source, str | Path) else source_from_pairs(source)
     return keep_given(found, collection_of(data, cache), out, split=split)
+
+
+def is_imported(to: Path, source: Source, *, language: str | None = None, **rules: Any) -> bool:
+    """Whether the collection that the import would make stands there already."""
+    if language is not None:
+        source = replace(source, language=language_named(language))
+    return is_made_of(to, source, Rules(**rules))
 
 
 def check_beside(to: Path, negatives: Path) -> None:

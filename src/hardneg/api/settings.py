@@ -17,7 +17,7 @@ from hardneg.data.training_data import ChosenSplits, TrainingData
 from hardneg.errors import Faults, HardnegError, SettingsError
 from hardneg.experiment.folder import read_settings
 from hardneg.experiment.layout import Layout
-from hardneg.foreign_names import setting_advice
+from hardneg.foreign_names import ours
 from hardneg.process.hardware import Precision, best_precision
 from hardneg.process.progress import note, say
 from hardneg.process.threads import pick_device
@@ -165,7 +165,8 @@ def without_others(
     kept = {}
     for key, value in values.items():
         how = beside.get(key.lstrip("-").replace("-", "_"))
-        if how is None or key in known or setting_advice(key, known):
+        theirs = ours(key, known)
+        if how is None or key in known or (theirs is not None and theirs.settings):
             kept[key] = value
         else:
             fault = SettingsError("UNKNOWN_SETTING", f"'{key}' is no setting", f"give it by {how}", path=path)

@@ -151,7 +151,7 @@ def describe(fault: BaseException) -> tuple[list[str], int]:
     if hasattr(fault, "format_message"):  # click's usage errors, or those of the copy that typer carries
         return [usage_line(fault)], 2
     if isinstance(fault, (KeyboardInterrupt, typer.Abort)):
-        return ["STOPPED: stopped by a signal; run the same command again; training goes on where it was"], 75
+        return ["STOPPED: stopped by a signal; run the same command again; it goes on from what is kept"], 75
     if isinstance(fault, ModuleNotFoundError) and fault.name and not fault.name.startswith("hardneg"):
         fix = "install it; pip install -U hardneg installs all that hardneg itself needs"
         missing = SettingsError("PACKAGE_MISSING", f"the Python module {fault.name} is not installed", fix)
@@ -162,7 +162,7 @@ def describe(fault: BaseException) -> tuple[list[str], int]:
     if isinstance(fault, OSError) and fault.errno:
         where = f"{fault.filename}: " if fault.filename else ""
         if not where and fault.errno in FULL:
-            return ["DISK_FULL: the disk of the output is full; free some space and run the command again"], 5
+            return ["DISK_FULL: the disk of the output is full, so what was printed is lost; free some space"], 5
         if not where and lost_folder():
             return ["SYSTEM: the working directory was deleted; change to another one"], 5
         return [f"{where}SYSTEM: {fault.strerror}; check the path, its permissions and its disk"], 5

@@ -281,6 +281,16 @@ def cached_place(source: Source, rules: Rules, cache: Path | None = None) -> Pat
     return (cache or cache_root()) / "collections" / key[:32]
 
 
+def is_made_of(path: Path, source: Source, rules: Rules) -> bool:
+    """Whether the collection that :func:`publish_source` would build stands at ``path``."""
+    if not is_published(path):
+        return False
+    there = read_manifest(path)
+    made = {"format": source.format, **vars(rules)}, dict(source.inputs)
+    same = there.kind == KIND and (dict(there.settings), dict(there.inputs)) == made
+    return same and Collection.open(path).language == source.language
+
+
 def publish_source(source: Source, to: Path, rules: Rules, *, replace: bool = False) -> Collection:
     """Build the collection of a source and publish it at ``to``."""
     settings = {"format": source.format, **vars(rules)}

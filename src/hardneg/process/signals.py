@@ -85,7 +85,7 @@ class StopFlag:
         if self and self.signal is not None:
             name = signal.Signals(self.signal).name
             raise Interrupted(
-                "STOPPED", f"stopped by {name}", "run the same command again; training goes on where it was"
+                "STOPPED", f"stopped by {name}", "run the same command again; it goes on from what is kept"
             )
 
     @contextlib.contextmanager

@@ -152,12 +152,16 @@ def forget(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def publish_file(path: Path, *, sidecar: Path | None = None) -> Iterator[BinaryIO]:
+def publish_file(
+    path: Path, *, sidecar: Path | None = None, described: Callable[[Path], bytes] | None = None
+) -> Iterator[BinaryIO]:
     """Write one file beside its place and rename it there when the block ends without a fault.
 
     Parameters
     ----------
     sidecar : a file that describes the replaced file, and is deleted with it.
+    described : draft of the file -> content of its own ``sidecar``. Both drafts are whole before either takes its
+        place, so a full disk changes nothing; only a kill between the two leaves the file without its sidecar.
     """
     path = named(path)
     if path.exists() and not path.is_file():  # a rename would replace even a device
@@ -170,12 +174,43 @@ def publish_file(path: Path, *, sidecar: Path | None = None) -> Iterator[BinaryI
             with create(draft) as stream:
                 yield stream
             sync(draft)
-            with stepping_aside(sidecar):
-                rename(draft, path)
+            if sidecar is None or described is None:
+                with stepping_aside(sidecar):
+                    rename(draft, path)
+            else:
+                replace_both(draft, path, described(draft), sidecar)
             sync(path.parent)
         except BaseException:
             forget(draft)
             raise
+
+
+def replace_both(draft: Path, path: Path, description: bytes, sidecar: Path) -> None:
+    """Put a draft at ``path`` and its description at ``sidecar``: both, or neither if a fault comes before."""
+    sweep(sidecar)
+    beside, aside = temporary(sidecar, NEW), temporary(sidecar, GONE)
+    try:
+        with create(beside) as stream:
+            stream.write(description)
+        sync(beside)
+        if sidecar.is_file():
+            rename(sidecar, aside)
+        try:
+            rename(draft, path)
+        except BaseException:
+            if aside.is_file():
+                os.rename(aside, sidecar)
+            raise
+        try:
+            rename(beside, sidecar)
+        except BaseException:
+            os.rename(beside, sidecar)  # the file is there, and a fault in between must not leave it alone
+            raise
+    except BaseException:
+        forget(beside)
+        raise
+    finally:
+        forget(aside)
 
 
 @contextlib.contextmanager
@@ -199,7 +234,12 @@ def stepping_aside(path: Path | None) -> Iterator[None]:
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file; it is there whole or not at all."""
     with publish_file(path) as stream:
-        stream.write(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+        stream.write(json_lines(value))
+
+
+def json_lines(value: Any) -> bytes:
+    """A value as the content of a JSON file."""
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
 def append_lines(path: Path, data: bytes) -> None:

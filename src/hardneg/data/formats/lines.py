@@ -14,7 +14,7 @@ import re
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -421,16 +421,18 @@ def _bad_field(fields: Fields, name: str, expected: str, path: Path, line: int) 
 
 
 @contextlib.contextmanager
-def publish_packed(path: Path, *, sidecar: Path | None = None) -> Iterator[Any]:
+def publish_packed(
+    path: Path, *, sidecar: Path | None = None, described: Callable[[Path], bytes] | None = None
+) -> Iterator[Any]:
     """Give the block a stream whose bytes are published at ``path``, through gzip if its name ends in ``.gz``.
 
     The gzip data have no time stamp, so equal bytes give equal files.
 
     Parameters
     ----------
-    sidecar : see :func:`~hardneg.storage.disk.publish_file`.
+    sidecar, described : see :func:`~hardneg.storage.disk.publish_file`.
     """
-    with publish_file(path, sidecar=sidecar) as raw:
+    with publish_file(path, sidecar=sidecar, described=described) as raw:
         if path.suffix != ".gz":
             yield raw
             return

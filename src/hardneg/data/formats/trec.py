@@ -27,8 +27,8 @@ from hardneg.storage.artifacts import (
     cached_digest,
     check_files,
     digest_file,
+    json_lines,
     read_manifest_file,
-    write_json,
 )
 from hardneg.storage.manifest import remedy
 
@@ -219,12 +219,16 @@ def write_run(path: Path, run: Run, queries: IdSpace, passages: IdSpace, *, tag:
     if np.isnan(run.scores).any():
         query = queries.take(run.query_rows[owners(run.offsets)[np.isnan(run.scores)]][:1])[0]
         raise NumericError("NAN_SCORE", f"query {query} has a NaN score", "check the model", path=path)
-    sidecar = sidecar_of(path)
-    with publish_packed(path, sidecar=sidecar) as stream:
+
+    def described(draft: Path) -> bytes:
+        facts = {"unit": run.unit, "queries": len(run), "hits": len(run.scores)}
+        files = {path.name: (draft.stat().st_size, digest_file(draft))}
+        return json_lines(
+            Manifest("run", inputs={"collection": run.collection}, facts=facts, files=files).as_json()
+        )
+
+    with publish_packed(path, sidecar=sidecar_of(path), described=described) as stream:
         stream.writelines(_format(run, queries, passages, tag))
-    facts = {"unit": run.unit, "queries": len(run), "hits": len(run.scores)}
-    files = {path.name: (path.stat().st_size, digest_file(path))}
-    write_json(sidecar, Manifest("run", inputs={"collection": run.collection}, facts=facts, files=files).as_json())
 
 
 def _format(run: Run, queries: IdSpace, passages: IdSpace, tag: str) -> Iterator[bytes]:
