@@ -447,3 +447,13 @@ def test_a_dev_among_few_passages_is_not_compared_in_silence(world, tmp_path, ca
     caplog.clear()
     hn.evaluate(tmp_path / "one", data=collection, split="dev", measures="RR@10")
     assert told in caplog.text
+
+
+def test_a_window_of_ranks_beyond_the_depth_is_told(world, tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr("hardneg.api.mine.note", said.append)
+    given = {"sources": ["bm25"], "depth": 5, "cache": world.root / "cache"}
+    with pytest.raises(SettingsError, match="RANK_WINDOW: rank_from = 6 with depth = 5"):
+        hn.mine(world.collection, None, tmp_path / "no", filters=hn.Filters(rank_from=6), **given)
+    hn.mine(world.collection, None, tmp_path / "yes", filters=hn.Filters(rank_to=9), **given)
+    assert said == ["rank_to = 9 with depth = 5: negatives come from the first 5 hits"]

@@ -7,6 +7,7 @@ import logging
 import numpy as np
 import pytest
 
+import hardneg as hn
 from hardneg.data.collection import Collection
 from hardneg.data.importing import import_collection
 from hardneg.data.judgements import JudgedIds
@@ -19,7 +20,7 @@ from hardneg.negatives.imported_pool import import_pool
 from hardneg.negatives.labels import answers_of, current_positives, merged, relevant, with_answers
 from hardneg.negatives.mining import Corpus, mine_candidates, mine_pool
 from hardneg.negatives.sources import random_source, sample_source
-from hardneg.records import Positives, spans
+from hardneg.records import Positives, owners, spans
 from worlds.tiny_records import run_of
 
 # ---------------------------------------------------------------- the first positive
@@ -296,3 +297,68 @@ def test_a_hit_that_contains_an_answer_counts_as_a_judged_one(labels):
     }
     qrels = choose_splits(data.collection, dev="none")
     assert relevant(run, qrels, None) is qrels.train
+
+
+# ---------------------------------------------------------------- queries with equal texts
+
+
+def twin_data(seed, tmp_path):
+    """Training queries of which many have the same text, with one positive or two of twelve passages."""
+    random = np.random.default_rng(seed)
+    passages = {f"p{i}": f"text {i // 2}" for i in range(12)}  # two have the same text
+    queries = {f"q{i}": f"what {random.integers(5)}" for i in range(10)}
+    qrels = {
+        query: [f"p{i}" for i in random.choice(12, random.integers(1, 3), replace=False)] for query in queries
+    }
+    c = Collection.from_lists(passages, queries, {"train": qrels}, to=tmp_path / f"c{seed}")
+    return TrainingData(c, c.qrels("train").positives(), None, None), qrels, queries
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_positives_of_queries_with_the_same_text_are_no_negatives(tmp_path, seed):
+    data, qrels, queries = twin_data(seed, tmp_path)
+    c = data.collection
+    expected = {q: {p for o in queries if queries[o] == queries[q] for p in qrels[o]} for q in queries}
+    names = c.query_ids.take(data.known.query_rows)
+    found = {name: c.passage_ids.take(data.known.of(i)) for i, name in enumerate(names)}
+    assert {name: sorted(rows) for name, rows in found.items()} == {
+        q: sorted(some) for q, some in expected.items()
+    }
+    assert all(set(found[q][: len(qrels[q])]) == set(qrels[q]) for q in queries)  # its own come first
+    contains = answers_of(data, tmp_path / "cache")
+    own = {c.query_ids.take([row])[0]: row for row in data.train.query_rows.tolist()}
+    texts = dict(zip(c.passage_ids.take(range(12)), c.texts.take(range(12)), strict=True))
+    for query, row in own.items():
+        rows = np.arange(12, dtype=np.int32)
+        told = contains(np.full(12, row, np.int32), rows)
+        alone = expected[query] == set(qrels[query])
+        slow = [
+            not alone and texts[p] in {texts[one] for one in expected[query]} for p in c.passage_ids.take(rows)
+        ]
+        assert told.tolist() == slow
+
+
+@pytest.mark.parametrize("source", ["bm25", "random"])
+def test_no_source_mines_a_positive_of_an_equal_query(tmp_path, source):
+    passages = {"a": "red fox jumps", "b": "red fox sleeps", "c": "red dog", "d": "blue whale"}
+    queries, qrels = {"q1": "red fox", "q2": "red fox", "q3": "blue"}, {"q1": ["a"], "q2": ["b"], "q3": ["d"]}
+    c = Collection.from_lists(passages, queries, {"train": qrels}, to=tmp_path / "c")
+    pool = hn.mine(c, None, tmp_path / "pool", sources=[source], count=4, depth=4, cache=tmp_path / "cache")
+    found = {}
+    for query, passage in zip(pool.query_rows[owners(pool.offsets)], pool.passage_rows, strict=True):
+        found.setdefault(c.query_ids.take([query])[0], set()).add(c.passage_ids.take([passage])[0])
+    assert found["q1"] == found["q2"] == ({"c"} if source == "bm25" else {"c", "d"})
+
+
+def test_queries_with_other_texts_cost_nothing(tmp_path):
+    c = Collection.from_lists(
+        {"a": "one", "b": "two"}, {"q": "x", "r": "y"}, {"train": {"q": ["a"], "r": ["b"]}}, to=tmp_path / "c"
+    )
+    data = TrainingData(c, c.qrels("train").positives(), None, None)
+    assert data.of_equal_queries is None
+    assert data.known is data.train
+    assert answers_of(data, tmp_path) is None
+    same = Collection.from_lists(
+        {"a": "one"}, {"q": "x", "r": "x"}, {"train": {"q": ["a"], "r": ["a"]}}, to=tmp_path / "d"
+    )
+    assert TrainingData(same, same.qrels("train").positives(), None, None).of_equal_queries is None

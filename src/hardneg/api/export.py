@@ -20,7 +20,7 @@ from hardneg.data.tokens import joined_passages, without_special
 from hardneg.errors import InputError, SettingsError
 from hardneg.models.source import ModelSource
 from hardneg.negatives.groups import usable
-from hardneg.negatives.pool import SCORES, NegativePool, load_pool, scores_in
+from hardneg.negatives.pool import SCORES, NegativePool, load_pool, repeats, scores_in
 from hardneg.negatives.scores import lowest_positive
 from hardneg.negatives.sources import draw_entries
 from hardneg.process.progress import Tick, track
@@ -48,11 +48,12 @@ def export_pool(
 ) -> dict[str, Any]:
     """Write the negatives of a pool, with texts, as another trainer reads them; a file at ``out`` is replaced.
 
-    A query without a positive or without a negative is left out. Entries that are twice in the pool are twice in
-    the file. If a ranker scored the pool, its scores are written too, for distillation: for sentence-transformers
-    as ``label``, a list with the scores of the positive and of each negative (``MarginMSELoss``,
-    ``DistillKLDivLoss``); for Tevatron as ``score`` of each passage; for FlagEmbedding as ``pos_scores`` and
-    ``neg_scores``; for DPR as ``score``, in place of the score that a negative had when it was mined.
+    A query without a positive or without a negative is left out. A passage that several sources mined for a query
+    is written once; as token ids twice, as ANCE-Tele trains on it. If a ranker scored the pool, its scores are
+    written too, for distillation: for sentence-transformers as ``label``, a list with the scores of the positive
+    and of each negative (``MarginMSELoss``, ``DistillKLDivLoss``); for Tevatron as ``score`` of each passage; for
+    FlagEmbedding as ``pos_scores`` and ``neg_scores``; for DPR as ``score``, in place of the score that a negative
+    had when it was mined.
 
     Parameters
     ----------
@@ -70,7 +71,9 @@ def export_pool(
 
     Returns
     -------
-    ``file``, ``format``, and the counts ``queries``, ``rows``, ``negatives`` and ``left_out`` (queries).
+    ``file``, ``format``, and the counts ``queries``, ``rows``, ``negatives``, ``repeated`` (entries left out,
+    since their query has the passage already), ``filled`` (columns for sentence-transformers that repeat a
+    negative, since the query has fewer than others) and ``left_out`` (queries).
 
     Raises
     ------
@@ -79,17 +82,7 @@ def export_pool(
     InputError : no query has both a positive and a negative.
     """
     place = Path(out)
-    one_of("--format", format, FORMATS)
-    if format == "token-ids" and model is None:
-        raise SettingsError("NO_MODEL", "token ids need a tokenizer", "give --model")
-    if format != "token-ids" and model is not None:
-        what = f"a model is given, and --format {format} writes texts"
-        raise SettingsError("BAD_SETTING", what, "leave --model out, or give --format token-ids")
-    if negatives is not None:
-        at_least("--negatives", negatives)
-    if suffix_of(place) not in ("", *JSON):
-        what, fix = f"this name is one of a {suffix_of(place)} file, and JSON is written", "let it end in .jsonl"
-        raise SettingsError("BAD_SETTING", what, fix, path=place)
+    check_form(place, format, model, negatives)
     check_file(place, [pool, data])
     collection, source = collection_of(data, cache), last_pool(Path(pool))
     found = load_pool(source, n_passages=collection.n_passages, collection=collection.digest)
@@ -102,16 +95,40 @@ def export_pool(
             what = "the pool has no negatives: the model was trained on those of the batch, or bounds left none"
             fix = "export an experiment that mined, or a pool"
         raise InputError("NO_NEGATIVES", what, fix, path=source)
+    twice = repeats(chosen) if model is None else np.zeros(len(chosen.passage_rows), bool)
+    chosen = chosen.keep(~twice)
     if negatives is not None:
         chosen = draw_entries(chosen, negatives, seed=seed, purpose="export")
-    if format == "token-ids" and model is not None:
+    if model is not None:
         rows = token_rows(collection, chosen, source_at(model, allow_bin=allow_bin), cache)
     else:
         rows = text_rows(collection, chosen, format)
     with track("exporting", "queries") as tick:
         written = write_records(place, ticking(rows, len(chosen), tick), array=format == "dpr")
     counts = {"queries": len(chosen), "rows": written, "negatives": len(chosen.passage_rows)}
+    counts |= {"repeated": int(twice.sum()), "filled": filled(chosen) if format == FORMATS[0] else 0}
     return {"file": str(place), "format": format, **counts, "left_out": len(found) - len(chosen)}
+
+
+def check_form(place: Path, format: str, model: Place | None, negatives: int | None) -> None:
+    """Refuse an unknown format or file name, and a model where none is needed or none is given."""
+    one_of("--format", format, FORMATS)
+    if format == "token-ids" and model is None:
+        raise SettingsError("NO_MODEL", "token ids need a tokenizer", "give --model")
+    if format != "token-ids" and model is not None:
+        what = f"a model is given, and --format {format} writes texts"
+        raise SettingsError("BAD_SETTING", what, "leave --model out, or give --format token-ids")
+    if negatives is not None:
+        at_least("--negatives", negatives)
+    if suffix_of(place) not in ("", *JSON):
+        what, fix = f"this name is one of a {suffix_of(place)} file, and JSON is written", "let it end in .jsonl"
+        raise SettingsError("BAD_SETTING", what, fix, path=place)
+
+
+def filled(pool: NegativePool) -> int:
+    """How many columns repeat a negative, in rows of queries that have fewer negatives than others."""
+    lengths = spans(pool.offsets)
+    return int(((lengths.max() - lengths) * spans(pool.positive_offsets)).sum())
 
 
 # ---------------------------------------------------------------- groups of texts

@@ -41,6 +41,7 @@ from hardneg.negatives.mining import SOURCES, TELEPORTED, Corpus, Miner, mine_po
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
 from hardneg.negatives.scores import Guide
 from hardneg.process.distributed import by_leader, group, is_leader
+from hardneg.process.progress import note
 from hardneg.records import Run
 from hardneg.search.retriever import CachedRetriever
 from hardneg.storage.artifacts import read_manifest
@@ -116,6 +117,7 @@ def mine(
         partial(check_mix, sources, model, previous),
         labels.check,
         partial(check_filters, filters, filter_by, sources),
+        partial(check_window, filters, depth),
         partial(check_shares, sources, previous, alpha=alpha, beta=beta),
         partial(check_file_source, sources, file),
         partial(check_read, model, reading),
@@ -303,6 +305,15 @@ def check_shares(sources: Sequence[str], previous: Place | None, *, alpha: float
             f"beta = {beta}, and the sources {', '.join(sources)} are not both query and lookahead, which it parts"
         )
         raise SettingsError("BAD_SETTING", what, "name both, or leave it out")
+
+
+def check_window(filters: Filters, depth: int) -> None:
+    """Refuse a window of ranks that begins below the hits that are mined from; say if it ends there."""
+    if filters.rank_from > max(depth, 1):
+        what = f"rank_from = {filters.rank_from} with depth = {depth}: negatives come from the first {depth} hits"
+        raise SettingsError("RANK_WINDOW", what, "give a greater depth, or a smaller rank_from")
+    if filters.rank_to is not None and filters.rank_to > depth and is_leader():
+        note(f"rank_to = {filters.rank_to} with depth = {depth}: negatives come from the first {depth} hits")
 
 
 def check_filters(filters: Filters, filter_by: Place | None = None, sources: Sequence[str] = ()) -> None:

@@ -19,7 +19,7 @@ from hardneg.data.record_source import GivenRecord
 from hardneg.data.text import hash_strings
 from hardneg.errors import InputError
 from hardneg.keyed_random import UInt64, hash64, key
-from hardneg.negatives.pool import SOURCES, NegativePool
+from hardneg.negatives.pool import SOURCES, NegativePool, repeats
 from hardneg.records import Float32, Int32, Int64, Positives, TokenBatch, offsets_of, owners, spans, take_spans
 
 log = logging.getLogger(__name__)
@@ -148,7 +148,8 @@ def pool_of_texts(
 ) -> NegativePool:
     """The negatives that a source gives as texts, as a pool of the queries of ``positives``.
 
-    If every record has a teacher's scores, they are kept under the name ``teacher``.
+    A passage that a query has twice counts once: short rows may be filled up with copies. If every record has a
+    teacher's scores, they are kept under the name ``teacher``.
 
     Parameters
     ----------
@@ -161,33 +162,22 @@ def pool_of_texts(
     given = list(records)
     is_scored = bool(given) and all(len(one.negative_scores) for one in given)
     query_rows = rows_of_queries(given, collection)
-    given = once(given, query_rows)
     rows = rows_of_passages(given, [one.negatives for one in given], collection, needed=True)
     lengths = offsets_of(np.array([len(one.negatives) for one in given], np.int64))
     if not is_scored:
-        return pool_of_lists(RowLists(query_rows, lengths, rows), positives, digest)
+        return without_repeats(pool_of_lists(RowLists(query_rows, lengths, rows), positives, digest))
     of_positives = rows_of_passages(given, [one.positives for one in given], collection, needed=False)
     owner = np.repeat(query_rows, [len(one.positives) for one in given])
     found = (of_positives >= 0) & (owner >= 0)
     scores = np.array([score for one in given for score in one.positive_scores], np.float32)
     taught = Taught(teacher, owner[found], of_positives[found], scores[found], collection.text_keys)
     flat = np.array([score for one in given for score in one.negative_scores], np.float32)
-    return pool_of_lists(RowLists(query_rows, lengths, rows, flat), positives, digest, taught)
+    return without_repeats(pool_of_lists(RowLists(query_rows, lengths, rows, flat), positives, digest, taught))
 
 
-def once(given: Sequence[GivenRecord], query_rows: Int32) -> list[GivenRecord]:
-    """The records, without the negatives that an earlier record of the same query has as the same list.
-
-    A table with a row for each positive of a query gives the query's negatives anew in each row.
-    """
-    seen: set[tuple[int, int]] = set()
-    found = []
-    for one, row in zip(given, query_rows.tolist(), strict=True):
-        known = (row, hash((*one.negatives, *one.negative_scores)))
-        found.append(one._replace(negatives=(), negative_scores=()) if known in seen else one)
-        if row >= 0:
-            seen.add(known)
-    return found
+def without_repeats(pool: NegativePool) -> NegativePool:
+    """The pool with the first of a query's entries of each passage."""
+    return pool.keep(~repeats(pool))
 
 
 def rows_of_queries(given: Sequence[GivenRecord], collection: Collection) -> Int32:

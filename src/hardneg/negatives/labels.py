@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from hardneg.data.training_data import BY_QRELS, TrainingData
 from hardneg.evaluation.answers import AnswerCache
+from hardneg.keyed_random import UInt64
 from hardneg.negatives.candidates import Contains, is_known
 from hardneg.negatives.mining import Corpus, Searcher, training_depth
 from hardneg.negatives.pool import NegativePool
@@ -22,24 +24,40 @@ DEPTH = 100  # k of the reciprocal rank of training queries
 def answers_of(data: TrainingData, cache: Path) -> Contains | None:
     """The function that tells whether a passage is relevant although the collection's qrels do not say so.
 
-    A passage is relevant if people judged it relevant, or a passage with the same text. With labels by answers it
-    is also relevant if it contains an answer, unless people judged it negative. The result is None if labels are
-    by qrels and people judged nothing.
+    A passage is relevant if people judged it relevant, or a passage with the same text. It is also relevant,
+    unless people judged it negative, if it is a positive of another query with the same text, and with labels by
+    answers if it contains an answer. The result is None if labels are by qrels, people judged nothing, and all
+    queries have other texts.
     """
     by_answers = data.labels.labels == "answers"
-    book = AnswerCache(data.collection, cache, data.labels.answer_mode).contains if by_answers else None
-    judgements = data.judgements
-    if judgements is None:
-        return book
-    text_keys = data.collection.text_keys
+    told = [AnswerCache(data.collection, cache, data.labels.answer_mode).contains] if by_answers else []
+    if data.of_equal_queries is not None:
+        told.append(partial(_of_equal_queries, data.of_equal_queries, data.collection.text_keys))
+    judgements, text_keys = data.judgements, data.collection.text_keys
+    if judgements is None and len(told) < 2:
+        return told[0] if told else None
 
     def contains(query_rows: Int32, passage_rows: Int32) -> NDArray[np.bool_]:
-        found = judgements.are_relevant(query_rows, passage_rows, text_keys)
-        if book is not None:
-            found |= book(query_rows, passage_rows) & ~judgements.are(query_rows, passage_rows, "negative")
-        return found
+        found = np.zeros(len(passage_rows), bool)
+        for one in told:
+            found |= one(query_rows, passage_rows)
+        if judgements is None:
+            return found
+        found &= ~judgements.are(query_rows, passage_rows, "negative")
+        return found | judgements.are_relevant(query_rows, passage_rows, text_keys)
 
     return contains
+
+
+def _of_equal_queries(
+    twins: Positives, text_keys: UInt64, query_rows: Int32, passage_rows: Int32
+) -> NDArray[np.bool_]:
+    """Whether each passage [n] is a positive of a query with the text of its query [n], or has the text of one."""
+    place = np.minimum(np.searchsorted(twins.query_rows, query_rows), len(twins) - 1)
+    having = np.flatnonzero(twins.query_rows[place] == query_rows)
+    found = np.zeros(len(query_rows), bool)
+    found[having] = is_known(twins, place[having], passage_rows[having], text_keys)
+    return found
 
 
 def current_positives(

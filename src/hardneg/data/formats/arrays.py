@@ -36,6 +36,9 @@ def read_records(path: Path) -> Iterator[tuple[int, Fields]]:
     return _read_array(path) if is_array else read_objects(path)
 
 
+BREAKS = {ord(mark): f"\\u{ord(mark):04x}" for mark in "\x85\u2028\u2029"}  # lines end there for str.splitlines
+
+
 def write_records(path: Path, rows: Iterable[Fields], *, array: bool = False) -> int:
     """Publish rows as JSON, one a line or as one ``array`` (gzip at a name in ``.gz``); returns how many."""
     written = 0
@@ -43,7 +46,8 @@ def write_records(path: Path, rows: Iterable[Fields], *, array: bool = False) ->
         for row in rows:
             before = b"" if not array else b",\n" if written else b"[\n"
             after = b"" if array else b"\n"
-            stream.write(before + json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + after)
+            text = json.dumps(row, ensure_ascii=False, allow_nan=False)
+            stream.write(before + (text if text.isascii() else text.translate(BREAKS)).encode() + after)
             written += 1
         stream.write(b"\n]\n" if array else b"")
     return written
