@@ -190,7 +190,11 @@ def alone_in(rows: Sequence[Int32]) -> set[int]:
 def check_apart(out: Place, runs: Sequence[AnyRun], splits: Sequence[str]) -> None:
     """Refuse to write a run over one that it is made of."""
     pairs = zip(runs, splits, strict=True)
-    files = [run_place(run, split) for run, split in pairs if isinstance(kept_run(run), str | Path)]
+    files = [
+        run_place(run, split)
+        for run, split in pairs
+        if isinstance(run, str | Path) and not isinstance(kept_run(run), Run)
+    ]
     if Path(out).exists() and any(run.exists() and run.samefile(out) for run in files):
         what = "this file is an input of the command, and would be overwritten"
         raise SettingsError("EXISTS", what, "give another --out", path=Path(out))
