@@ -46,9 +46,12 @@ def test_two_groups_overlap_but_for_the_first_version_and_the_last_measurement()
     assert overlap({**stages, "encode": 470.0}, states=4, steps=50) == (100.0, 120.0, 60.0)
     assert overlap(stages, states=2, steps=50).seconds == 0
     more = {**stages, "train the ranker": 60.0, "score by the ranker": 40.0, "re-rank by the ranker": 80.0}
-    both = overlap(more, states=4, steps=50, trained=["the ranker"])
+    both = overlap(more, states=4, steps=50, trained={"the ranker": 1.0})
     assert both == (60.0, 30.0, 7.5)  # two versions beside 200 seconds of training
-    assert overlap(more, states=9, steps=50, trained=["the ranker"]).version == pytest.approx(120 / 9)
+    half = overlap(more, states=4, steps=50, trained={"the ranker": 0.5})  # as much is done before
+    assert half == (60.0, 30.0, 50 * 30 / 170)
+    assert half.facts["saved, as both groups work at the same time, about"] == "1m00s"
+    assert overlap(more, states=9, steps=50, trained={"the ranker": 1.0}).version == pytest.approx(120 / 9)
     assert overlap(more, states=4, steps=50) == (20.0, 10.0, 5.0)
 
 

@@ -234,8 +234,13 @@ def test_ar2_counts_both_models_by_hand(world, rankers, monkeypatch, kind, order
     assert plan["seconds"]["re-rank by the ranker"] == beside.reranked
     assert plan["seconds"]["total"] > 3 * beside.trained + beside.scored + beside.reranked
     assert plan["facts"]["pairs that the ranker is trained on"] == beside.trained
-    assert plan["facts"]["optimiser steps"] == 15 + 12 + 6 * (kind == "new")
-    assert [row["steps"] for row in plan["episodes"]] == [6] * (kind == "new") + [15, 12]
+    assert plan["facts"]["optimiser steps"] == 15
+    assert plan["facts"]["optimiser steps of the ranker"] == 12 + 6 * (kind == "new")
+    assert [(row["model"], row["steps"]) for row in plan["episodes"]] == [
+        *[("the ranker", 6)] * (kind == "new"),
+        ("the retriever", 15),
+        ("the ranker", 12),
+    ]
     assert plan["facts"]["negatives per query"] == "3 (3 hard, 0 in-batch)"
     assert work.mined_pools == 3 + (order == "retriever-first")
     alone = describe_work(replace(work, beside=()), encoder, seeds=1, measure=True)

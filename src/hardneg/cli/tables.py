@@ -211,11 +211,17 @@ def toml(value: Any) -> str:
 def plan_lines(plan: Mapping[str, Any]) -> list[str]:
     """A line for each episode, and the facts."""
     episodes = [
-        f"episode {row['episode']}: {counted(row['queries'], 'query')}, {counted(row['steps'], 'step')} of "
+        f"episode {row['episode']}{of_model(row)}: {counted(row['queries'], 'query')}, "
+        f"{counted(row['steps'], 'step')} of "
         f"{counted(row['queries_per_step'], 'query')}, {counted(row['passages_per_query'], 'passage')} a query"
         for row in plan["episodes"]
     ]
     return [*episodes, *facts_table(plan["facts"]).splitlines()]
+
+
+def of_model(row: Mapping[str, Any]) -> str:
+    """Which model an episode trains, where several are trained."""
+    return f" of {row['model']}" if "model" in row else ""
 
 
 def estimate_text(plan: Mapping[str, Any]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import NamedTuple
 
 from hardneg.data.training_data import TrainingData
@@ -47,6 +46,11 @@ class Beside:
     def steps(self) -> int:
         """The number of its optimiser steps."""
         return sum(one.steps for one in self.episodes)
+
+    def share_from(self, episode: int) -> float:
+        """The share of its training that is in this episode or a later one."""
+        pairs = [(one.episode, one.steps * queries_of_step(one) * one.passages_per_query) for one in self.episodes]
+        return sum(count for number, count in pairs if number >= episode) / self.trained if self.trained else 0.0
 
     @property
     def facts(self) -> dict[str, int]:
@@ -119,9 +123,11 @@ class CostModel:
         return [*[trial] * self.rates, replace(first, steps=first.steps - self.trial_steps), *others]
 
     @property
-    def every_episode(self) -> list[Episode]:
-        """The episodes of all models that are trained, in order."""
-        return sorted(chain(self.episodes, *(one.episodes for one in self.beside)), key=lambda one: one.episode)
+    def every_episode(self) -> list[tuple[str, Episode]]:
+        """The episodes of all models that are trained, in order, each with the name of its model."""
+        beside = ((one.name, episode) for one in self.beside for episode in one.episodes)
+        found = [*(("the retriever", episode) for episode in self.episodes), *beside]
+        return sorted(found, key=lambda one: one[1].episode)
 
 
 def work_of(

@@ -70,14 +70,19 @@ def describe_work(
 
     Returns
     -------
-    ``episodes``: a table for each episode; ``facts``: lines for people. With ``measure`` also ``seconds`` of each
-    stage and in ``total``, and ``bytes`` of ``disk`` and ``memory``.
+    ``episodes``: a table for each episode, which names its model if several are trained; ``facts``: lines for
+    people. With ``measure`` also ``seconds`` of each stage and in ``total``, and ``bytes`` of ``disk`` and
+    ``memory``.
     """
     sample = take_sample(work, encoder)
     facts = describe_counts(work, sample, seeds)
     if own is not None:
         facts["untrained"] = f"measured as it came, and {own.how}"
-    plan: dict[str, Any] = {"episodes": [episode.as_json() for episode in work.every_episode], "facts": facts}
+    several = any(one.episodes for one in work.beside)
+    episodes = [
+        {**({"model": name} if several else {}), **episode.as_json()} for name, episode in work.every_episode
+    ]
+    plan: dict[str, Any] = {"episodes": episodes, "facts": facts}
     if measure:
         stages, memory = time_stages(work, encoder, sample)
         if own is not None:
@@ -89,8 +94,9 @@ def describe_work(
         seconds = {stage: seeds * value for stage, value in stages.items()}
         total = sum(seconds.values())
         if work.devices.mining:
-            names = [one.name for one in work.beside if one.steps]
-            both = overlap(stages, work.states, sum(one.steps for one in work.episodes), names)
+            begin = work.episodes[0].episode
+            trained = {one.name: one.share_from(begin) for one in work.beside if one.steps}
+            both = overlap(stages, work.states, sum(one.steps for one in work.episodes), trained)
             total -= seeds * both.seconds
             facts |= both.facts
         plan["seconds"] = seconds | {"total": total}
@@ -138,7 +144,8 @@ def describe_counts(work: CostModel, sample: Sample, seeds: int) -> dict[str, An
         **({"chunks of a passage": f"{sample.chunks:.2f}"} if sample.chunks > 1 else {}),
         "global batch": f"{batch} queries" + (f" (in one softmax: {together})" if work.in_batch else ""),
         "negatives per query": f"{hard + shared} ({hard} hard, {shared} in-batch)",
-        "optimiser steps": sum(one.steps for one in work.every_episode),
+        "optimiser steps": sum(one.steps for one in work.episodes),
+        **{f"optimiser steps of {one.name}": one.steps for one in work.beside if one.steps},
         **({"further steps, to try learning rates": work.tried} if work.tried else {}),
         **{name: count for one in work.beside for name, count in one.facts.items()},
         **({"seeds": seeds} if seeds > 1 else {}),

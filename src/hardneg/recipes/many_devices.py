@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -120,13 +120,16 @@ class Overlap(NamedTuple):
 
     @property
     def facts(self) -> dict[str, str]:
-        """The age of the negatives when they come, for people."""
+        """The age of the negatives when they come, and what the overlap saves, for people."""
         return {
-            "a version of the negatives takes, about": f"{clock(self.version)}, {self.steps:.0f} training steps"
+            "a version of the negatives takes, about": f"{clock(self.version)}, {self.steps:.0f} training steps",
+            "saved, as both groups work at the same time, about": clock(self.seconds),
         }
 
 
-def overlap(seconds: Mapping[str, float], states: int, steps: int, trained: Iterable[str] = ()) -> Overlap:
+def overlap(
+    seconds: Mapping[str, float], states: int, steps: int, trained: Mapping[str, float] | None = None
+) -> Overlap:
     """How long two groups work at the same time.
 
     No training takes place while the first version is mined and while the final state is measured.
@@ -136,16 +139,14 @@ def overlap(seconds: Mapping[str, float], states: int, steps: int, trained: Iter
     seconds : by stage, for all states together.
     states : the number of states: one mines the first version, one mines at each refresh, and one is final.
     steps : the number of all training steps.
-    trained : names of models that are trained beside the retriever. They score pairs in a step, and re-rank the
-        runs of a state.
+    trained : models that are trained beside the retriever, and the share of their training that is not done before
+        its own begins. They score pairs in a step, and re-rank the runs of a state.
     """
-    by_trainers = [
-        "train",
-        "exchange gradients",
-        *(f"{what} {name}" for name in trained for what in ("train", "score by")),
-    ]
+    trained = trained or {}
+    by_trainers = ["train", "exchange gradients", *(f"score by {name}" for name in trained)]
     by_miners = ["encode", "search", *(f"re-rank by {name}" for name in trained)]
     training = sum(seconds.get(stage, 0.0) for stage in by_trainers)
+    training += sum(share * seconds.get(f"train {name}", 0.0) for name, share in trained.items())
     version = sum(seconds[stage] for stage in by_miners if stage in seconds) / states
     beside = min(training, version * max(states - 2, 0))
     return Overlap(beside, version, steps * version / training if training else 0.0)
