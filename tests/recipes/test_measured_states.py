@@ -459,6 +459,14 @@ def test_an_experiment_is_evaluated_on_the_queries_that_it_held_out(train, world
     ):
         hn.compare([out, other], split="dev")
     assert {row["difference"] for row in hn.compare([out, out], split="dev")} == {0}
+    bm25, fused = tmp_path / "bm25.trec", tmp_path / "fused.trec"  # weights are tuned on these queries, too
+    hn.search_split(collection, bm25, split="train", bm25=True, k=50, cache=tmp_path / "cache")
+    tuning = {"method": "linear", "data": collection, "tune": "dev"}
+    tuned = hn.fuse([out, bm25], fused, split="dev", **tuning)["tuned"]
+    assert tuned["split"] == "dev"
+    assert tuned["RR@10"] >= results["dev"]["final"]["RR@10"]
+    with pytest.raises(SettingsError, match="UNKNOWN_SPLIT: tune = 'dev'"):
+        hn.fuse([bm25, bm25], fused, **tuning)
 
 
 def test_an_experiment_with_a_test_of_another_name_is_judged_by_that(train, world, tmp_path):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from hardneg.api.evaluate import check_overlap, experiments_of, named
+from hardneg.api.evaluate import check_overlap, experiments_of, judged_split, named
 from hardneg.api.inputs import (
     PROMPTS,
     AnyRun,
@@ -93,6 +93,7 @@ def fuse(
     data : the collection; needed to tune, otherwise only to check that the runs are of it.
     tune : a split, such as ``dev``, on which the weights are chosen. All weights that are multiples of 0.1 and add
         up to 1 are tried; those whose fused run has the best ``measure`` win, and among equals the most even ones.
+        If one of the runs is an experiment's, ``dev`` has the queries that it held out or drew.
     tuning_runs : runs over the queries of that split by the same systems, in the order of ``runs``; by default
         ``runs`` themselves are taken to hold its queries.
     measure : one measure, which is tuned for; by default RR@10.
@@ -265,17 +266,26 @@ def warn_of_unknown(name: str, run: Run, collection: Collection, queries: IdSpac
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """The split and the measure that weights are tuned for, and the names of the runs."""
+    """The split and the measure that weights are tuned for, and the names of the runs.
+
+    Attributes
+    ----------
+    given : all runs, also those that are fused: the dev of an experiment among them may be held out of train.
+    """
 
     split: str
     measure: Measure
     names: tuple[str, ...]
+    given: tuple[AnyRun, ...] = ()
 
     def best(
         self, runs: Sequence[Run], collection: Collection, cache: Path, *, fusion: Fusion, k: int, id_rank: Int32
     ) -> Tuned:
         """The weights of the best fusion of these runs; raises what :func:`fuse` names."""
-        judged = named_split(collection, self.split, "tune")
+        if trained := experiments_of(self.given):
+            judged = judged_split(collection, self.split, trained)
+        else:
+            judged = named_split(collection, self.split, "tune")
 
         def evaluation(run: Run) -> Evaluation:
             options: dict[str, Any] = {"collection": collection, "cache": cache, "id_rank": None}
@@ -325,9 +335,8 @@ def check_tuning(
     measures = parse_measures(measure or TUNED_FOR)
     if len(measures) != 1:
         raise SettingsError("BAD_TUNING", f"there are {len(measures)} measures", "tune for one measure")
-    return Tuning(
-        tune, measures[0], tuple(named(run, number) for number, run in enumerate(tuning_runs or runs, 1))
-    )
+    names = tuple(named(run, number) for number, run in enumerate(tuning_runs or runs, 1))
+    return Tuning(tune, measures[0], names, (*runs, *tuning_runs))
 
 
 # ---------------------------------------------------------------- re-ranking
