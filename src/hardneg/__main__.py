@@ -1,31 +1,31 @@
 """``hardneg`` and ``python -m hardneg``: the command line.
 
-Its modules take a moment to load. A signal that comes in that moment ends the command as a later one does.
+Its modules take a moment to load. A signal that comes in that moment ends the command with one line, too.
 """
 
+import contextlib
 import os
 import signal
 
 STOPPED = b"STOPPED: stopped by a signal; run the same command again; it goes on from what is kept\n"
 STATUS = 75  # of :class:`hardneg.errors.Interrupted`
-DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+IGNORED = signal.SIG_IGN  # as nohup asks
 
 
 def stop(number: int, frame: object) -> None:
     """End the command at once: nothing was begun."""
-    os.write(2, STOPPED)
+    with contextlib.suppress(OSError):  # a stream that is closed or full
+        os.write(2, STOPPED)
     os._exit(STATUS)
 
 
 def main() -> None:
-    """Run the command line."""
-    ours = {number: usual for number, usual in DEFAULTS.items() if signal.getsignal(number) is usual}
-    for number in ours:  # the others are ignored, as nohup asks
-        signal.signal(number, stop)
+    """Run the command line, which sets its own handlers of signals."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not IGNORED:
+            signal.signal(number, stop)
     from hardneg.cli import main as run
 
-    for number, usual in ours.items():
-        signal.signal(number, usual)
     run()
 
 

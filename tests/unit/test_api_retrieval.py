@@ -453,7 +453,10 @@ def test_a_window_of_ranks_beyond_the_depth_is_told(world, tmp_path, monkeypatch
     said = []
     monkeypatch.setattr("hardneg.api.mine.note", said.append)
     given = {"sources": ["bm25"], "depth": 5, "cache": world.root / "cache"}
-    with pytest.raises(SettingsError, match="RANK_WINDOW: rank_from = 6 with depth = 5"):
-        hn.mine(world.collection, None, tmp_path / "no", filters=hn.Filters(rank_from=6), **given)
-    hn.mine(world.collection, None, tmp_path / "yes", filters=hn.Filters(rank_to=9), **given)
-    assert said == ["rank_to = 9 with depth = 5: negatives come from the first 5 hits"]
+    for number, filters in enumerate((hn.Filters(rank_from=6), hn.Filters(rank_to=9), hn.Filters(rank_to=5))):
+        hn.mine(world.collection, None, tmp_path / f"{number}", filters=filters, **given)
+    hn.mine(
+        world.collection, None, tmp_path / "random", **(given | {"sources": ["random"]}), filters=hn.Filters(7, 9)
+    )
+    first = "negatives come from the first 5 hits that are no positives"
+    assert said == [f"rank_from = 6 with depth = 5: {first}", f"rank_to = 9 with depth = 5: {first}"]

@@ -268,6 +268,45 @@ def test_a_file_and_its_own_sidecar_are_replaced_together(tmp_path, monkeypatch,
     assert temporaries(tmp_path) == []
 
 
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_a_signal_just_after_a_rename_leaves_a_file_with_its_own_sidecar(tmp_path, monkeypatch, at, before):
+    run, sidecar = tmp_path / "run", tmp_path / "run.manifest.json"
+    if before:
+        run.write_text("old")
+        sidecar.write_text("of old")
+    rename, seen = os.rename, []
+
+    def renamed(*places):
+        rename(*places)
+        seen.append(places)
+        if len(seen) == at:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "rename", renamed)
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        publish_file(run, sidecar=sidecar, described=lambda draft: b"of " + draft.read_bytes()) as stream,
+    ):
+        stream.write(b"new")
+    monkeypatch.undo()
+    found = [path.read_text() if path.exists() else None for path in (run, sidecar)]
+    assert found == (["old", "of old"] if before and at == 1 else ["new", "of new"])
+    assert temporaries(tmp_path) == []
+
+
+def test_a_folder_in_the_place_of_a_sidecar_is_refused_before_anything_changes(tmp_path):
+    run, sidecar = tmp_path / "run", tmp_path / "run.manifest.json"
+    run.write_text("old")
+    sidecar.mkdir()
+    with (
+        pytest.raises(ResourceError, match=r"run\.manifest\.json: NOT_WRITABLE: this is no plain file"),
+        publish_file(run, sidecar=sidecar, described=lambda draft: b"of it"),
+    ):
+        raise AssertionError("the block is not entered")
+    assert run.read_text() == "old"
+
+
 # ---------------------------------------------------------------- room
 
 

@@ -495,7 +495,7 @@ def test_a_folder_that_is_no_run_is_told_as_what_it_is(refused, tmp_path):
         assert (status, told[0]) == (
             4,
             f"{tmp_path / place}: WRONG_KIND: this is {kind}, not a run; "
-            "give a run file (hardneg search) or an experiment (hardneg train)",
+            "give a run file (hardneg search), an experiment (hardneg train), or the folder of a run in it",
         )
 
 

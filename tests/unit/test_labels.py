@@ -9,6 +9,7 @@ import pytest
 
 import hardneg as hn
 from hardneg.data.collection import Collection
+from hardneg.data.equal_queries import equal_queries
 from hardneg.data.importing import import_collection
 from hardneg.data.judgements import JudgedIds
 from hardneg.data.training_data import BY_QRELS, Labels, TrainingData, amended, choose_splits, labelled
@@ -17,10 +18,18 @@ from hardneg.errors import InputError, SettingsError
 from hardneg.negatives.candidates import without_answers
 from hardneg.negatives.facts import entries_of
 from hardneg.negatives.imported_pool import import_pool
-from hardneg.negatives.labels import answers_of, current_positives, merged, relevant, with_answers
+from hardneg.negatives.labels import (
+    answers_of,
+    current_positives,
+    merged,
+    relevant,
+    with_answers,
+    with_pool_positives,
+)
 from hardneg.negatives.mining import Corpus, mine_candidates, mine_pool
 from hardneg.negatives.sources import random_source, sample_source
 from hardneg.records import Positives, owners, spans
+from hardneg.training.batches import KnownPositives
 from worlds.tiny_records import run_of
 
 # ---------------------------------------------------------------- the first positive
@@ -314,28 +323,84 @@ def twin_data(seed, tmp_path):
     return TrainingData(c, c.qrels("train").positives(), None, None), qrels, queries
 
 
+def slow_twins(data, qrels, queries):
+    """By query row, whether each passage is a positive of another query of this text, and not of this one."""
+    c = data.collection
+    names, texts = c.passage_ids.take(range(12)), c.texts.take(range(12))
+    text_of = dict(zip(names, texts, strict=True))
+    found = {}
+    for query, row in zip(c.query_ids.take(data.train.query_rows), data.train.query_rows.tolist(), strict=True):
+        own = {text_of[p] for p in qrels[query]}
+        others = {text_of[p] for o in queries if queries[o] == queries[query] for p in qrels[o]}
+        found[row] = [text in others - own for text in texts]
+    return found
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_positives_of_queries_with_the_same_text_are_no_negatives(tmp_path, seed):
     data, qrels, queries = twin_data(seed, tmp_path)
-    c = data.collection
-    expected = {q: {p for o in queries if queries[o] == queries[q] for p in qrels[o]} for q in queries}
-    names = c.query_ids.take(data.known.query_rows)
-    found = {name: c.passage_ids.take(data.known.of(i)) for i, name in enumerate(names)}
-    assert {name: sorted(rows) for name, rows in found.items()} == {
-        q: sorted(some) for q, some in expected.items()
-    }
-    assert all(set(found[q][: len(qrels[q])]) == set(qrels[q]) for q in queries)  # its own come first
+    slow, rows = slow_twins(data, qrels, queries), np.arange(12, dtype=np.int32)
     contains = answers_of(data, tmp_path / "cache")
-    own = {c.query_ids.take([row])[0]: row for row in data.train.query_rows.tolist()}
-    texts = dict(zip(c.passage_ids.take(range(12)), c.texts.take(range(12)), strict=True))
-    for query, row in own.items():
-        rows = np.arange(12, dtype=np.int32)
-        told = contains(np.full(12, row, np.int32), rows)
-        alone = expected[query] == set(qrels[query])
-        slow = [
-            not alone and texts[p] in {texts[one] for one in expected[query]} for p in c.passage_ids.take(rows)
-        ]
-        assert told.tolist() == slow
+    known = KnownPositives(data.known, data.collection.text_keys, data)
+    own = KnownPositives(data.known, data.collection.text_keys)
+    assert any(map(any, slow.values()))
+    for row, expected in slow.items():
+        assert contains(np.full(12, row, np.int32), rows).tolist() == expected
+    some = data.train.query_rows[::-1].copy()
+    extra = known.mask(some, rows) & ~own.mask(some, rows)
+    assert extra.tolist() == [slow[row] for row in some.tolist()]
+    part = import_pool(pool_without(data, data.train.query_rows[:5]), data.train, 1, data.collection.text_keys)
+    of_pool = with_pool_positives(data, part.select(np.arange(5, len(part))))
+    assert answers_of(of_pool, tmp_path)(np.full(12, some[0], np.int32), rows).tolist() == slow[int(some[0])]
+
+
+def pool_without(data, left_out):
+    """A pool of random negatives that lacks some queries."""
+    pool = random_source(data.train, data.collection.n_passages, count=1, episode=1, seed=1)
+    return pool.select(np.flatnonzero(~np.isin(pool.query_rows, left_out)))
+
+
+def test_what_people_judged_negative_is_not_shared(tmp_path):
+    c = Collection.from_lists(
+        {"a": "one", "b": "two", "c": "three"},
+        {"q1": "what", "q2": "what"},
+        {"train": {"q1": ["a"], "q2": ["b"]}},
+        to=tmp_path / "c",
+    )
+    pairs = {("q1", "b"): ("negative", 2), ("q2", "c"): ("relevant", 3)}
+    judged = JudgedIds(tmp_path, pairs).known(c.query_ids, c.passage_ids)
+    data = amended(TrainingData(c, c.qrels("train").positives(), None, None), judged)
+    rows = np.arange(3, dtype=np.int32)
+    told = [answers_of(data, tmp_path)(np.full(3, row, np.int32), rows).tolist() for row in data.train.query_rows]
+    assert told == [[False, False, False], [True, False, True]]
+    mask = KnownPositives(data.known, c.text_keys, data).mask(data.train.query_rows, rows)
+    assert mask.tolist() == [[True, False, False], [True, True, True]]
+
+
+def test_a_positive_of_an_equal_query_is_not_trained_on(tmp_path):
+    """A query by answers gets the best passage with its answer, though another one is of a query with its text."""
+    c = Collection.from_lists(
+        {"a": "x one same", "b": "y two same", "g": "golden here same"},
+        {"q1": "same", "q2": "same"},
+        {"train": {"q1": [], "q2": ["b"]}},
+        answers={"q1": ["golden"], "q2": ["golden"]},
+        to=tmp_path / "c",
+    )
+    data = labelled(TrainingData(c, c.qrels("train").positives(), None, None), {"labels": "answers"})
+    assert len(data.train) == 2
+    found = current_positives(Corpus(c, tmp_path / "cache"), data, 3, answers_of(data, tmp_path / "cache"))
+    assert [c.passage_ids.take(found.of(i)) for i in range(2)] == [["g"], ["b"]]
+
+
+def test_many_queries_of_one_text_cost_little(tmp_path):
+    """Positives are kept once for a text: they do not grow with the square of its queries."""
+    n = 20_000
+    positives = Positives(np.arange(n, dtype=np.int32), np.arange(n + 1), np.arange(n, dtype=np.int32))
+    found = equal_queries(positives, ["untitled"] * n, np.arange(n, dtype=np.uint64))
+    assert len(found.shared) == len(found.own) == n
+    rows = np.arange(1000, dtype=np.int32)
+    assert found(rows, rows[::-1].copy()).sum() == 1000
+    assert not found(rows, rows).any()
 
 
 @pytest.mark.parametrize("source", ["bm25", "random"])
@@ -355,10 +420,9 @@ def test_queries_with_other_texts_cost_nothing(tmp_path):
         {"a": "one", "b": "two"}, {"q": "x", "r": "y"}, {"train": {"q": ["a"], "r": ["b"]}}, to=tmp_path / "c"
     )
     data = TrainingData(c, c.qrels("train").positives(), None, None)
-    assert data.of_equal_queries is None
-    assert data.known is data.train
+    assert data.equal_queries is None
     assert answers_of(data, tmp_path) is None
     same = Collection.from_lists(
         {"a": "one"}, {"q": "x", "r": "x"}, {"train": {"q": ["a"], "r": ["a"]}}, to=tmp_path / "d"
     )
-    assert TrainingData(same, same.qrels("train").positives(), None, None).of_equal_queries is None
+    assert TrainingData(same, same.qrels("train").positives(), None, None).equal_queries is None

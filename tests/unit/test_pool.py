@@ -215,6 +215,16 @@ def test_a_pool_from_before_a_source_was_added_is_read(tmp_path, monkeypatch):
         load_pool(tmp_path / "pool")
 
 
+@pytest.mark.parametrize("named", [5, True, [], None, {"random": 0}])
+def test_sources_that_are_no_list_are_refused(tmp_path, named):
+    with artifacts.publish(tmp_path / "pool", KIND) as draft:
+        for name in DTYPES:
+            draft.array(f"{name}.npy", getattr(POOL, name))
+        draft.facts = {"episode": 1, "collection": "", "sources": named}
+    with pytest.raises(ArtifactError, match="BAD_POOL: its sources are"):
+        load_pool(tmp_path / "pool")
+
+
 def test_a_foreign_source_table_is_refused(tmp_path):
     with artifacts.publish(tmp_path / "pool", KIND) as draft:
         for name in DTYPES:

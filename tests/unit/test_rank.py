@@ -1,5 +1,6 @@
 """Runs made from runs by the functions of ``hardneg`` and the command line: fused, tuned, re-ranked."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -11,8 +12,9 @@ import torch
 import hardneg as hn
 from calls import uncalled
 from hardneg.api import rank
+from hardneg.api.inputs import check_file
 from hardneg.data.formats.trec import read_run, write_run
-from hardneg.errors import ArtifactError, InputError, NumericError, SettingsError
+from hardneg.errors import ArtifactError, InputError, NumericError, ResourceError, SettingsError
 from hardneg.models.rankers import new_ranker, save_ranker
 from hardneg.models.source import ModelSource
 from hardneg.models.tokenizing import pair_store
@@ -77,6 +79,30 @@ def test_a_run_that_training_keeps_is_taken_like_a_file(world, searched, folder,
     assert len(hn.load_run(str(folder))) == len(hits(file))
 
 
+def test_runs_of_rows_keep_what_they_rank(world, folder, tmp_path):
+    c, run = hn.open_collection(world.collection), hn.load_run(folder)
+    for unit in ("document", "chunk"):
+        save_run(dataclasses.replace(run, unit=unit), tmp_path / unit, inputs={}, settings={})
+    document = tmp_path / "document"
+    hn.fuse([document, document], tmp_path / "out.trec", data=c)
+    assert read_run(tmp_path / "out.trec", c.query_ids, c.passage_ids).unit == "document"
+    chunk = tmp_path / "chunk"
+    for call in (
+        lambda: hn.evaluate(chunk, data=c, split="dev"),
+        lambda: hn.fuse([chunk, chunk], tmp_path / "no.trec", data=c),
+        lambda: hn.rerank(chunk, tmp_path / "no.trec", data=c, ranker=world.model),
+    ):
+        with pytest.raises(ArtifactError, match="WRONG_KIND: this run ranks the chunks of passages"):
+            call()
+
+
+def test_a_score_that_is_no_number_is_named_in_a_run_of_rows(world, folder):
+    run = hn.load_run(folder)
+    bad = dataclasses.replace(run, scores=np.where(np.arange(len(run.scores)) == 3, np.nan, run.scores))
+    with pytest.raises(InputError, match=r"BAD_SCORE: query \S+, passage \S+: the score is no number"):
+        hn.evaluate(bad, data=world.collection, split="dev")
+
+
 def test_a_run_that_training_keeps_is_refused_for_other_data(folder, pair, tmp_path):
     other = hn.Collection.from_lists({"p": "a text"}, {"q": "a query"}, {"test": {"q": ["p"]}}, to=tmp_path / "c")
     for call in (
@@ -88,6 +114,19 @@ def test_a_run_that_training_keeps_is_refused_for_other_data(folder, pair, tmp_p
             call()
     with pytest.raises(SettingsError, match="a run of rows has no ids without its collection; give data"):
         hn.fuse([folder, pair[0]], tmp_path / "out.trec")
+
+
+def test_a_name_that_is_too_long_for_its_description_is_refused_before_the_search(pair, tmp_path):
+    def fits(length, **named):
+        try:
+            check_file(tmp_path / ("r" * length), **named)
+        except ResourceError as fault:
+            return "NOT_WRITABLE: the name is" not in str(fault)
+        return True
+
+    alone, both = (max(filter(lambda n, told=told: fits(n, told=told), range(150, 256))) for told in (False, True))
+    assert alone - both == len(".manifest.json")
+    assert hn.fuse(pair, tmp_path / ("r" * both))["queries"] == 2
 
 
 # ---------------------------------------------------------------- fusion

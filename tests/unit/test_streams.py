@@ -67,7 +67,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_the_command_line_is_loaded_is_one_line(number):
     command = [sys.executable, "-c", EARLY]
     done = subprocess.run([*command, "heard", str(number), "presets"], check=False, text=True, capture_output=True)

@@ -68,7 +68,8 @@ def evaluate(
 
     Parameters
     ----------
-    run : a file (TREC or MS MARCO, ``.gz`` or not); an experiment, which means the run of its final model;
+    run : a file (TREC or MS MARCO, ``.gz`` or not); an experiment, which means the run of its final model; the
+        folder of a run that an experiment keeps, such as ``EXP/episodes/2/runs/query``;
         ``{query id: {passage id: score}}``; or a :class:`~hardneg.records.Run` of the collection's rows.
     split : the split of the collection that judges, and of the run of an experiment.
     qrels : a file (TREC or BEIR), or ``{query id: {passage id: grade}}``.

@@ -10,13 +10,12 @@ from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 
-from hardneg.api.outcomes import by_ids
 from hardneg.arguments import LARGEST, brief, checked
 from hardneg.config import nearest
 from hardneg.data.collection import Collection
 from hardneg.data.formats.folders import SIDECAR
 from hardneg.data.formats.tables import suffix_of
-from hardneg.data.formats.trec import Scored
+from hardneg.data.formats.trec import Scored, sidecar_of
 from hardneg.data.importing import no_collection, open_data, would_read
 from hardneg.data.judgements import Judgements, read_judgements
 from hardneg.data.training_data import TrainingData, amended
@@ -48,7 +47,9 @@ log = logging.getLogger(__name__)
 
 Data = str | Path | Collection
 Place = str | Path
-AnyRun = str | Path | Run | Mapping[str, Mapping[str, float]]  # a file, an experiment, rows, or scores by ids
+AnyRun = (
+    str | Path | Run | Mapping[str, Mapping[str, float]]
+)  # a file, an experiment, a run in it, rows, or scores by ids
 AnyQrels = str | Path | Mapping[str, Mapping[str, int]]  # a file, or grades by ids
 Word = TypeVar("Word", bound=str)
 
@@ -123,7 +124,7 @@ def run_place(place: Place, split: str) -> Path:
     if not is_experiment(layout):
         manifest = layout.path / MANIFEST
         kind = kind_named(read_manifest(layout.path).kind) if manifest.is_file() else "a folder"
-        fix = "give a run file (hardneg search) or an experiment (hardneg train)"
+        fix = "give a run file (hardneg search), an experiment (hardneg train), or the folder of a run in it"
         raise ArtifactError("WRONG_KIND", f"this is {kind}, not a run", fix, path=layout.path)
     model_place(layout.path)
     found = trec_run(layout.trec_runs, FINAL, split)
@@ -135,12 +136,13 @@ def run_place(place: Place, split: str) -> Path:
     return found
 
 
-def opened_run(run: AnyRun, split: str, collection: Collection | None) -> Path | Scored:
-    """A run in the form that is read: the path of a file, or scores by ids.
+def opened_run(run: AnyRun, split: str, collection: Collection | None) -> Path | Scored | Run:
+    """A run in the form that is read: the path of a file, scores by ids, or a run of the collection's rows.
 
     Raises
     ------
-    SettingsError : a run of rows is given without its collection. ArtifactError : it is of another collection.
+    SettingsError : a run of rows is given without its collection. ArtifactError : it is of another collection, or
+        ranks chunks.
     """
     run = kept_run(run)
     if isinstance(run, str | Path):
@@ -150,7 +152,7 @@ def opened_run(run: AnyRun, split: str, collection: Collection | None) -> Path |
     if collection is None:
         what = "a run of rows has no ids without its collection"
         raise SettingsError("NO_JUDGEMENTS", what, "give data, or a run by ids")
-    return by_ids(of_collection(run, collection), collection.query_ids, collection.passage_ids)
+    return of_collection(run, collection)
 
 
 def kept_run(run: AnyRun) -> AnyRun:
@@ -161,7 +163,10 @@ def kept_run(run: AnyRun) -> AnyRun:
 
 
 def of_collection(run: Run, collection: Collection) -> Run:
-    """The run itself, if its rows are of this collection; else raises :class:`ArtifactError`."""
+    """The run itself, if its rows are those of this collection; else raises :class:`ArtifactError`."""
+    if run.unit == "chunk":
+        what = "this run ranks the chunks of passages"
+        raise ArtifactError("WRONG_KIND", what, "give one that ranks passages or documents", path=collection.path)
     if run.collection and run.collection != collection.digest:
         what = f"made for the collection {run.collection[:12]}…"
         raise ArtifactError("OTHER_COLLECTION", what, "give that one", path=collection.path)
@@ -304,7 +309,8 @@ def check_file(out: Path, reads: Iterable[object] = (), *, told: bool = False) -
     if out.is_dir():
         raise SettingsError("NOT_A_FILE", "this is a folder", "give the path of a file", path=out)
     check_folder(out.absolute().parent)
-    check_name(out)
+    for place in (out, sidecar_of(out)) if told else (out,):
+        check_name(place)
     if out.name.endswith(SIDECAR):
         what = f"names that end in {SIDECAR} are those of the files that describe runs"
         raise SettingsError("EXISTS", what, "give another name", path=out)

@@ -117,11 +117,11 @@ def mine(
         partial(check_mix, sources, model, previous),
         labels.check,
         partial(check_filters, filters, filter_by, sources),
-        partial(check_window, filters, depth),
         partial(check_shares, sources, previous, alpha=alpha, beta=beta),
         partial(check_file_source, sources, file),
         partial(check_read, model, reading),
     )
+    note_window(filters, depth, sources)
     source = None if model is None else source_at(model, **reading)
     with holding(out, folder) if is_leader() else contextlib.nullcontext():
         collection = collection_of(data, cache)
@@ -307,13 +307,13 @@ def check_shares(sources: Sequence[str], previous: Place | None, *, alpha: float
         raise SettingsError("BAD_SETTING", what, "name both, or leave it out")
 
 
-def check_window(filters: Filters, depth: int) -> None:
-    """Refuse a window of ranks that begins below the hits that are mined from; say if it ends there."""
-    if filters.rank_from > max(depth, 1):
-        what = f"rank_from = {filters.rank_from} with depth = {depth}: negatives come from the first {depth} hits"
-        raise SettingsError("RANK_WINDOW", what, "give a greater depth, or a smaller rank_from")
-    if filters.rank_to is not None and filters.rank_to > depth and is_leader():
-        note(f"rank_to = {filters.rank_to} with depth = {depth}: negatives come from the first {depth} hits")
+def note_window(filters: Filters, depth: int, sources: Sequence[str]) -> None:
+    """Say if a window of ranks lies beyond the hits that are mined from, or ends there."""
+    named = {"rank_from": filters.rank_from, "rank_to": filters.rank_to or 0}
+    beyond = [f"{name} = {value}" for name, value in named.items() if value > depth]
+    if beyond and set(sources) != {"random"} and is_leader():
+        what = f"negatives come from the first {depth} hits that are no positives"
+        note(f"{' and '.join(beyond)} with depth = {depth}: {what}")
 
 
 def check_filters(filters: Filters, filter_by: Place | None = None, sources: Sequence[str] = ()) -> None:

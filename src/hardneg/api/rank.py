@@ -81,8 +81,9 @@ def fuse(
 
     Parameters
     ----------
-    runs : two or more: files (TREC or MS MARCO, ``.gz`` or not), ``{query id: {passage id: score}}``, or runs of
-        the rows of ``data``. The fused run has the queries of all of them.
+    runs : two or more: files (TREC or MS MARCO, ``.gz`` or not), experiments, folders of runs that these keep,
+        ``{query id: {passage id: score}}``, or runs of the rows of ``data``. The fused run has the queries of all
+        of them.
     out : the file of the fused run, gzipped if its name ends in ``.gz``. Without it nothing is written, and the
         fused run is returned.
     method : ``rrf``, reciprocal rank fusion, or ``linear``, the weighted sum of normalised scores; with

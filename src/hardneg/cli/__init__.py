@@ -90,6 +90,8 @@ def run(arguments: Sequence[str]) -> int:
             prepare_completion()
         for number in set(stops()) - {signal.SIGINT}:
             signal.signal(number, interrupt)
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         check_system()
         if flag := without_value(words):
             raise SettingsError("USAGE", f"the value of {flag} is empty", f"give one, or leave {flag} out")

@@ -127,16 +127,16 @@ class Judgements:
         """
         given = owners(positives.offsets)
         kept = ~self.are(positives.query_rows[given], positives.passage_rows, "negative")
-        return joined(positives.query_rows, given[kept], positives.passage_rows[kept], *self.pairs("positive"))
+        return _joined(positives.query_rows, given[kept], positives.passage_rows[kept], *self.pairs("positive"))
 
     def with_relevant(self, positives: Positives) -> Positives:
         """Append all passages judged relevant to their query's positives; none of these may be its negative."""
         given = owners(positives.offsets)
-        return joined(positives.query_rows, given, positives.passage_rows, *self.pairs(*RELEVANT))
+        return _joined(positives.query_rows, given, positives.passage_rows, *self.pairs(*RELEVANT))
 
     def relevant_to(self, query_rows: Int32) -> Positives:
         """The passages that people judged relevant for each of these queries, which ascend."""
-        return joined(query_rows, np.zeros(0, np.int64), np.zeros(0, np.int32), *self.pairs(*RELEVANT))
+        return _joined(query_rows, np.zeros(0, np.int64), np.zeros(0, np.int32), *self.pairs(*RELEVANT))
 
     def extend(self, qrels: Qrels) -> Qrels:
         """Add the judgements to those of a split, for its queries: relevant ones have grade 1, negative ones 0.
@@ -186,14 +186,8 @@ def _positions(table: Int32, wanted: Int32) -> Int64:
     return np.where(inside, at, -1)
 
 
-def joined(query_rows: Int32, owner: Int64, passages: Int32, queries: Int32, more: Int32) -> Positives:
-    """Positives with ``more`` [m] appended to those of the rows ``queries`` [m], unless they are there.
-
-    Parameters
-    ----------
-    query_rows : [Q], ascending; passages of other queries are left out.
-    owner, passages : the positives that are there: positions of queries [n], passages [n].
-    """
+def _joined(query_rows: Int32, owner: Int64, passages: Int32, queries: Int32, more: Int32) -> Positives:
+    """Positives with ``more`` [m] appended to those of ``queries`` [m], unless they are there."""
     at = _positions(query_rows, queries)
     new = (at >= 0) & ~np.isin(pair_keys(at, more), pair_keys(owner, passages))
     owner = np.concatenate([owner, at[new]])

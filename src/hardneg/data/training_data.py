@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from hardneg.arguments import check_fields
 from hardneg.config import nearest
 from hardneg.data.collection import Collection, hold_out
-from hardneg.data.judgements import Judgements, joined
+from hardneg.data.equal_queries import EqualQueries, equal_queries
+from hardneg.data.judgements import Judgements
 from hardneg.data.text import hash_strings
 from hardneg.errors import InputError, SettingsError
 from hardneg.keyed_random import hash64, key
-from hardneg.records import Positives, Qrels, offsets_of, owners, spans, take_spans
+from hardneg.records import Int32, Positives, Qrels, spans
 from hardneg.shown import counted
 from hardneg.storage.artifacts import digest_json
 
@@ -105,6 +106,7 @@ class TrainingData:
     chosen: str = ""  # one line for the log: which splits were chosen, and why
     names: ChosenSplits | None = None  # None: they were not chosen by name
     judgements: Judgements | None = None  # of people, with which the training queries were amended
+    before: TrainingData | None = None  # the same, with all training queries, before a pool gave other positives
 
     @cached_property
     def train(self) -> Positives:
@@ -135,32 +137,28 @@ class TrainingData:
     def known(self) -> Positives:
         """The queries of ``train`` with all passages that are never their negatives.
 
-        These are the positives, those of queries with the same text, and the passages that people judged relevant.
+        These are the positives, and the passages that people judged relevant; :meth:`of_equal_query` has more.
         """
-        known = self.train if self.judgements is None else self.judgements.with_relevant(self.train)
-        if (twins := self.of_equal_queries) is None:
-            return known
-        queries = twins.query_rows[owners(twins.offsets)]
-        return joined(known.query_rows, owners(known.offsets), known.passage_rows, queries, twins.passage_rows)
+        return self.train if self.judgements is None else self.judgements.with_relevant(self.train)
 
     @cached_property
-    def of_equal_queries(self) -> Positives | None:
-        """For each query of ``train`` whose text others have too, with other positives: all positives of these.
+    def equal_queries(self) -> EqualQueries | None:
+        """The training queries that have the text of others with other positives; None: there are none."""
+        train = (self.before or self).train
+        texts = self.collection.query_texts.take(train.query_rows)
+        return equal_queries(train, texts, self.collection.text_keys)
 
-        None: there is no such query, as is usual.
+    def of_equal_query(self, query_rows: Int32, passage_rows: Int32) -> NDArray[np.bool_]:
+        """Whether each passage [n] is a positive of another training query that has the text of its query [n].
+
+        What people judged negative for the query is none.
         """
-        queries = self.train
-        texts = self.collection.query_texts.take(queries.query_rows)
-        _, group, counts = np.unique(hash_strings(texts), return_inverse=True, return_counts=True)
-        if (counts == 1).all():
-            return None
-        owner = group[owners(queries.offsets)]
-        pairs = np.unique(np.stack([owner, queries.passage_rows], axis=1), axis=0)  # of a text and its positives
-        total = np.bincount(pairs[:, 0], minlength=len(counts))
-        twins = np.flatnonzero((counts[group] > 1) & (total[group] > spans(queries.offsets)))
-        index, offsets = take_spans(offsets_of(total), group[twins])
-        found = Positives(queries.query_rows[twins], offsets, pairs[index, 1].astype(np.int32))
-        return found if len(found) else None
+        if self.equal_queries is None:
+            return np.zeros(len(query_rows), bool)
+        found = self.equal_queries(query_rows, passage_rows)
+        if self.judgements is not None:
+            found &= ~self.judgements.are(query_rows, passage_rows, "negative")
+        return found
 
     @property
     def judged(self) -> dict[str, Qrels]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ from numpy.typing import NDArray
 
 from hardneg.data.training_data import BY_QRELS, TrainingData
 from hardneg.evaluation.answers import AnswerCache
-from hardneg.keyed_random import UInt64
 from hardneg.negatives.candidates import Contains, is_known
 from hardneg.negatives.mining import Corpus, Searcher, training_depth
 from hardneg.negatives.pool import NegativePool
@@ -21,43 +19,48 @@ from hardneg.search.bm25 import bm25_run
 DEPTH = 100  # k of the reciprocal rank of training queries
 
 
+@dataclass(frozen=True)
+class Relevance:
+    """Tells whether passages are relevant although the collection's qrels do not say so.
+
+    Attributes
+    ----------
+    by_answers : whether passages contain an answer, where labels are by answers.
+    """
+
+    data: TrainingData
+    by_answers: Contains | None
+
+    def __call__(self, query_rows: Int32, passage_rows: Int32) -> NDArray[np.bool_]:
+        """Whether each passage [n] is relevant to its query [n]."""
+        found = self.taught(query_rows, passage_rows)
+        return found | self.data.of_equal_query(query_rows, passage_rows)
+
+    def taught(self, query_rows: Int32, passage_rows: Int32) -> NDArray[np.bool_]:
+        """The same, by answers and by people alone: not because another query with the same text has it."""
+        found = np.zeros(len(query_rows), bool)
+        if self.by_answers is not None:
+            found |= self.by_answers(query_rows, passage_rows)
+        judgements = self.data.judgements
+        if judgements is not None:
+            found &= ~judgements.are(query_rows, passage_rows, "negative")
+            found |= judgements.are_relevant(query_rows, passage_rows, self.data.collection.text_keys)
+        return found
+
+
 def answers_of(data: TrainingData, cache: Path) -> Contains | None:
     """The function that tells whether a passage is relevant although the collection's qrels do not say so.
 
     A passage is relevant if people judged it relevant, or a passage with the same text. It is also relevant,
     unless people judged it negative, if it is a positive of another query with the same text, and with labels by
-    answers if it contains an answer. The result is None if labels are by qrels, people judged nothing, and all
-    queries have other texts.
+    answers if it contains an answer. The result is None if labels are by qrels, people judged nothing, and no two
+    queries have the same text.
     """
     by_answers = data.labels.labels == "answers"
-    told = [AnswerCache(data.collection, cache, data.labels.answer_mode).contains] if by_answers else []
-    if data.of_equal_queries is not None:
-        told.append(partial(_of_equal_queries, data.of_equal_queries, data.collection.text_keys))
-    judgements, text_keys = data.judgements, data.collection.text_keys
-    if judgements is None and len(told) < 2:
-        return told[0] if told else None
-
-    def contains(query_rows: Int32, passage_rows: Int32) -> NDArray[np.bool_]:
-        found = np.zeros(len(passage_rows), bool)
-        for one in told:
-            found |= one(query_rows, passage_rows)
-        if judgements is None:
-            return found
-        found &= ~judgements.are(query_rows, passage_rows, "negative")
-        return found | judgements.are_relevant(query_rows, passage_rows, text_keys)
-
-    return contains
-
-
-def _of_equal_queries(
-    twins: Positives, text_keys: UInt64, query_rows: Int32, passage_rows: Int32
-) -> NDArray[np.bool_]:
-    """Whether each passage [n] is a positive of a query with the text of its query [n], or has the text of one."""
-    place = np.minimum(np.searchsorted(twins.query_rows, query_rows), len(twins) - 1)
-    having = np.flatnonzero(twins.query_rows[place] == query_rows)
-    found = np.zeros(len(query_rows), bool)
-    found[having] = is_known(twins, place[having], passage_rows[having], text_keys)
-    return found
+    book = AnswerCache(data.collection, cache, data.labels.answer_mode).contains if by_answers else None
+    if data.judgements is None and data.equal_queries is None:
+        return book
+    return Relevance(data, book)
 
 
 def current_positives(
@@ -74,8 +77,10 @@ def current_positives(
     if contains is None or (spans(judged.offsets) > 0).all():
         return judged
 
+    taught = contains.taught if isinstance(contains, Relevance) else contains
+
     def may_teach(query_rows: Int32, passage_rows: Int32) -> NDArray[np.bool_]:
-        found = contains(query_rows, passage_rows)
+        found = taught(query_rows, passage_rows)
         return found if judgements is None else found & ~judgements.are(query_rows, passage_rows, "relevant")
 
     k = training_depth(data.collection, judged, depth)
@@ -112,7 +117,7 @@ def merged(judged: Positives, query: Int64, passage_rows: Int32) -> Positives:
 
 def with_pool_positives(data: TrainingData, pool: NegativePool) -> TrainingData:
     """Replace the positives of ``data`` by a pool's: with labels by answers they differ between episodes."""
-    return replace(data, all_train=pool.positives, labels=BY_QRELS)
+    return replace(data, all_train=pool.positives, labels=BY_QRELS, before=data.before or data)
 
 
 def relevant(run: Run, data: TrainingData, contains: Contains | None) -> Positives:

@@ -290,7 +290,8 @@ def load_pool(path: str | Path, *, n_passages: int | None = None, collection: st
         fix = "make a pool of it: hardneg mine --sources file"
         raise ArtifactError("NO_MANIFEST", "this is a file, and a pool is a folder", fix, path=path)
     facts = artifacts.open_artifact(path, KIND).facts
-    if (named := facts.get("sources")) != list(SOURCES[: len(named or ())]) or not named:
+    named = facts.get("sources")
+    if not isinstance(named, list) or not named or named != list(SOURCES[: len(named)]):
         what = f"its sources are {named}, this hardneg has {list(SOURCES)}"
         raise _bad(path, f"{what}, and sources of old pools must come first, in their order")
     if not isinstance(facts.get("episode"), int):

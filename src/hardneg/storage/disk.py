@@ -164,8 +164,9 @@ def publish_file(
         place, so a full disk changes nothing; only a kill between the two leaves the file without its sidecar.
     """
     path = named(path)
-    if path.exists() and not path.is_file():  # a rename would replace even a device
-        raise ResourceError("NOT_WRITABLE", "this is no plain file", "choose another place", path=path)
+    for place in (path, sidecar):
+        if place is not None and place.exists() and not place.is_file():  # a rename would replace even a device
+            raise ResourceError("NOT_WRITABLE", "this is no plain file", "choose another place", path=place)
     draft = temporary(path, NEW)
     with disk_faults(path):
         make_folder(path.parent)
@@ -195,18 +196,14 @@ def replace_both(draft: Path, path: Path, description: bytes, sidecar: Path) -> 
         sync(beside)
         if sidecar.is_file():
             rename(sidecar, aside)
-        try:
-            rename(draft, path)
-        except BaseException:
-            if aside.is_file():
+        rename(draft, path)
+        rename(beside, sidecar)
+    except BaseException:  # also of a signal just after a rename: what is there says how far it came
+        if os.path.lexists(draft):
+            if os.path.lexists(aside):
                 os.rename(aside, sidecar)
-            raise
-        try:
-            rename(beside, sidecar)
-        except BaseException:
-            os.rename(beside, sidecar)  # the file is there, and a fault in between must not leave it alone
-            raise
-    except BaseException:
+        elif os.path.lexists(beside):
+            os.rename(beside, sidecar)
         forget(beside)
         raise
     finally:

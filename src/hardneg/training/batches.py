@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hardneg.data.tokens import TokenStore
+from hardneg.data.training_data import TrainingData
 from hardneg.errors import InputError
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.packing import upload
@@ -195,10 +196,13 @@ class KnownPositives:
     ----------
     positives : D+(q) of the training queries, ascending by query row.
     text_keys : uint64 [n_passages], equal for equal texts.
+    data : the data, which know of positives of other queries with the same text; None: these are not asked for.
     """
 
-    def __init__(self, positives: Positives, text_keys: NDArray[np.uint64]) -> None:
-        self.positives, self.text_keys = positives, text_keys
+    def __init__(
+        self, positives: Positives, text_keys: NDArray[np.uint64], data: TrainingData | None = None
+    ) -> None:
+        self.positives, self.text_keys, self.data = positives, text_keys, data
 
     def mask(self, query_rows: Int32, passage_rows: Int32) -> Bool:
         """The mask [b, p] that is true where passage j is a positive of query i or has the text of one."""
@@ -206,6 +210,9 @@ class KnownPositives:
         keys = self.text_keys[known.passage_rows]
         mask = np.zeros((len(query_rows), len(passage_rows)), bool)
         np.logical_or.at(mask, owners(known.offsets), keys[:, None] == self.text_keys[passage_rows][None, :])
+        if self.data is not None and self.data.equal_queries is not None:
+            pairs = np.repeat(query_rows, len(passage_rows)), np.tile(passage_rows, len(query_rows))
+            mask |= self.data.of_equal_query(*pairs).reshape(mask.shape)
         return mask
 
 

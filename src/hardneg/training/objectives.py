@@ -76,7 +76,7 @@ def group_objective(
     """
     queries = token_store(encoder, data.collection, cache, "query")
     passages = token_store(encoder, data.collection, cache, "passage", most=passage_length)
-    known = KnownPositives(data.known, data.collection.text_keys) if mask_known_positives else None
+    known = KnownPositives(data.known, data.collection.text_keys, data) if mask_known_positives else None
 
     def objective(batch: GroupBatch) -> StepOutput:
         scores = group_scores(encoder, batch, queries, passages, precision, cache_tokens=cache_tokens)

@@ -69,7 +69,7 @@ def ranker_objective(
     SettingsError : a query may leave no room for its passage in a pair.
     """
     pairs = pair_store(ranker.tower, ranker.template, data.collection, cache)
-    known = KnownPositives(data.known, data.collection.text_keys) if mask_known_positives else None
+    known = KnownPositives(data.known, data.collection.text_keys, data) if mask_known_positives else None
 
     def objective(batch: GroupBatch) -> StepOutput:
         scores = ranker_scores(ranker, batch, pairs, precision, cache_tokens=cache_tokens)
@@ -118,7 +118,7 @@ def adversarial_objective(
     queries = token_store(encoder, data.collection, cache, "query")
     passages = token_store(encoder, data.collection, cache, "passage", most=passage_length)
     pairs = pair_store(ranker.tower, ranker.template, data.collection, cache)
-    known = KnownPositives(data.known, data.collection.text_keys) if mask_known_positives else None
+    known = KnownPositives(data.known, data.collection.text_keys, data) if mask_known_positives else None
 
     def objective(batch: GroupBatch) -> StepOutput:
         wanted = frozen_scores(ranker, batch, pairs, precision, budget=budget)

@@ -81,8 +81,12 @@ def read_runs(
     """
     runs = []
     for path in paths:
-        digest, unit = (collection, PASSAGE) if isinstance(path, Mapping) else _check_sidecar(path, collection)
-        table = table_of(path) if isinstance(path, Mapping) else _read_run_table(path)
+        if isinstance(path, Run):
+            digest, unit, table = path.collection, path.unit, table_of_rows(path, queries, passages)
+        elif isinstance(path, Mapping):
+            digest, unit, table = collection, PASSAGE, table_of(path)
+        else:
+            (digest, unit), table = _check_sidecar(path, collection), _read_run_table(path)
         for kind, space, ids in (("query", queries, table.query_ids), ("passage", passages, table.passage_ids)):
             if other := other_forms(space, ids):
                 log.warning("%s: %s", table.path, written_otherwise(kind, other))
@@ -90,6 +94,18 @@ def read_runs(
         passages, passage_rows = extend(passages, table.passage_ids)
         runs.append(_run_of(table, query_rows, passage_rows, unit, digest))
     return runs, queries, passages
+
+
+def table_of_rows(run: Run, queries: IdSpace, passages: IdSpace) -> Table:
+    """The table that a file would hold, from a run of rows; raises :class:`InputError` if a score is NaN."""
+    rows, passage = np.unique(run.passage_rows, return_inverse=True)
+    query, ids = owners(run.offsets), passages.take(rows)
+    for entry in np.flatnonzero(np.isnan(run.scores))[:1]:
+        pair = f"query {queries.take(run.query_rows[query[[entry]]])[0]}, passage {ids[passage[entry]]}"
+        raise InputError("BAD_SCORE", f"{pair}: the score is no number", "correct it")
+    values = run.scores.astype(np.float64)
+    numbers = np.arange(1, len(values) + 1)
+    return Table(Path("rows"), queries.take(run.query_rows), ids, query, passage, values, numbers)
 
 
 def table_of(given: Scored | Judged) -> Table:

@@ -205,7 +205,7 @@ def no_negatives(data: TrainingData, *, masked: bool) -> KnownPositives | None:
     If they are not ``masked``, only what people judged is found; None: nothing is.
     """
     if masked:
-        return KnownPositives(data.known, data.collection.text_keys)
+        return KnownPositives(data.known, data.collection.text_keys, data)
     if data.judgements is None:
         return None
     return KnownPositives(data.judgements.relevant_to(data.train.query_rows), data.collection.text_keys)
