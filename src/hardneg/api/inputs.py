@@ -47,9 +47,7 @@ log = logging.getLogger(__name__)
 
 Data = str | Path | Collection
 Place = str | Path
-AnyRun = (
-    str | Path | Run | Mapping[str, Mapping[str, float]]
-)  # a file, an experiment, a run in it, rows, or scores by ids
+AnyRun = str | Path | Run | Mapping[str, Mapping[str, float]]  # a file or folder, rows, or scores by ids
 AnyQrels = str | Path | Mapping[str, Mapping[str, int]]  # a file, or grades by ids
 Word = TypeVar("Word", bound=str)
 
