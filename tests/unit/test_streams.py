@@ -58,8 +58,9 @@ class Signalled:  # a signal comes while the command line is loaded
         if name == "hardneg.cli":
             os.kill(os.getpid(), int(sys.argv.pop(1)))
 
-if sys.argv[1] == "ignored":
-    signal.signal(int(sys.argv[2]), signal.SIG_IGN)
+number = int(sys.argv[2])  # what starts the tests may ignore signals
+usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+signal.signal(number, signal.SIG_IGN if sys.argv[1] == "ignored" else usual)
 del sys.argv[1]
 sys.meta_path.insert(0, Signalled())
 from hardneg.__main__ import main
