@@ -74,7 +74,7 @@ Judged = Mapping[str, Mapping[str, int]]  # {query id: {passage id: grade}}
 def read_runs(
     paths: Sequence[Path | Scored | Run], queries: IdSpace, passages: IdSpace, *, collection: str = ""
 ) -> tuple[list[Run], IdSpace, IdSpace]:
-    """Read runs for evaluation; a passage with an unknown id counts as not relevant. Runs in memory are taken, too.
+    """Read runs for evaluation; passages with unknown ids count as not relevant. Runs in memory are taken, too.
 
     Returns the runs and the id spaces of their rows, which are those given with the unknown ids appended. Raises
     what :func:`read_run` raises, except for unknown ids.
