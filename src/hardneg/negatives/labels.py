@@ -37,7 +37,7 @@ class Relevance:
         return found | self.data.of_equal_query(query_rows, passage_rows)
 
     def taught(self, query_rows: Int32, passage_rows: Int32) -> NDArray[np.bool_]:
-        """The same, by answers and by people alone: not because another query with the same text has it."""
+        """Whether it is so by answers and people alone, and not because an equal query has the passage."""
         found = np.zeros(len(query_rows), bool)
         if self.by_answers is not None:
             found |= self.by_answers(query_rows, passage_rows)
