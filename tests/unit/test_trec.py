@@ -428,3 +428,12 @@ def test_real_files(shared_data):
     )
     assert len(run.scores) == 584
     assert queries.take(run.query_rows) == ["301", "303"]
+
+
+def test_judgements_in_place_of_a_run_are_told_by_their_header(tmp_path):
+    with pytest.raises(
+        InputError, match=r"run:1: BAD_SCORE: the score 'score' is no number; .* give a run: it has no"
+    ):
+        read_run(file(tmp_path, "query-id\tcorpus-id\tscore\n10\td9\t1\n", "run"), QUERIES, PASSAGES)
+    with pytest.raises(InputError, match=r"run:2: BAD_SCORE: the score 'x' is no number; correct it$"):
+        read_run(file(tmp_path, "10\td9\t1\n10\td8\tx\n", "run"), QUERIES, PASSAGES)
