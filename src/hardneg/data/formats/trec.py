@@ -175,11 +175,7 @@ def _scores(texts: Column, numbers: Sequence[int], path: Path) -> Float64:
         bad = np.flatnonzero([not _is_number(text) for text in texts])
     if len(bad):
         what = f"the score {texts[bad[0]].decode()!r:.40} is no number"
-        fix = (
-            "correct it"
-            if numbers[bad[0]] > 1
-            else "correct it, or give a run: it has no header, as judgements may"
-        )
+        fix = "correct it" if numbers[bad[0]] > 1 else "correct it, or give a run, which has no header"
         raise InputError("BAD_SCORE", what, fix, path=path, line=numbers[bad[0]])
     return scores
 
