@@ -360,6 +360,20 @@ def pool_without(data, left_out):
     return pool.select(np.flatnonzero(~np.isin(pool.query_rows, left_out)))
 
 
+def test_a_step_may_have_no_query_with_the_text_of_another(tmp_path):
+    c = Collection.from_lists(
+        {"a": "one", "b": "two", "c": "three"},
+        {"q1": "what", "q2": "what", "q3": "where"},
+        {"train": {"q1": ["a"], "q2": ["b"], "q3": ["c"]}},
+        to=tmp_path / "c",
+    )
+    data = TrainingData(c, c.qrels("train").positives(), None, None)
+    known, rows = KnownPositives(data.known, c.text_keys, data), np.arange(3, dtype=np.int32)
+    assert known.mask(data.train.query_rows[2:], rows).tolist() == [[False, False, True]]
+    every = [[True, True, False], [True, True, False], [False, False, True]]
+    assert known.mask(data.train.query_rows, rows).tolist() == every
+
+
 def test_what_people_judged_negative_is_not_shared(tmp_path):
     c = Collection.from_lists(
         {"a": "one", "b": "two", "c": "three"},

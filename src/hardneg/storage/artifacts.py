@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from hardneg.errors import ArtifactError, HardnegError, SettingsError
 from hardneg.storage import disk
 from hardneg.storage.digests import cache_root, cached_digest, canonical_json, digest_file, digest_json
-from hardneg.storage.disk import TEMPORARY, check_writable, json_lines, publish_file, remove, write_json
+from hardneg.storage.disk import TEMPORARY, check_writable, json_bytes, publish_file, remove, write_json
 from hardneg.storage.lease import lease
 from hardneg.storage.manifest import (
     FORMAT_VERSION,
@@ -54,7 +54,7 @@ __all__ = [
     "holds_pickle",
     "is_current",
     "is_published",
-    "json_lines",
+    "json_bytes",
     "lease",
     "load_array",
     "move",

@@ -231,10 +231,10 @@ def stepping_aside(path: Path | None) -> Iterator[None]:
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file; it is there whole or not at all."""
     with publish_file(path) as stream:
-        stream.write(json_lines(value))
+        stream.write(json_bytes(value))
 
 
-def json_lines(value: Any) -> bytes:
+def json_bytes(value: Any) -> bytes:
     """A value as the content of a JSON file."""
     return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 

@@ -211,8 +211,9 @@ class KnownPositives:
         mask = np.zeros((len(query_rows), len(passage_rows)), bool)
         np.logical_or.at(mask, owners(known.offsets), keys[:, None] == self.text_keys[passage_rows][None, :])
         if self.data is not None and self.data.equal_queries is not None:
-            pairs = np.repeat(query_rows, len(passage_rows)), np.tile(passage_rows, len(query_rows))
-            mask |= self.data.of_equal_query(*pairs).reshape(mask.shape)
+            having = np.flatnonzero(np.isin(query_rows, self.data.equal_queries.query_rows))
+            pairs = np.repeat(query_rows[having], len(passage_rows)), np.tile(passage_rows, len(having))
+            mask[having] |= self.data.of_equal_query(*pairs).reshape(len(having), len(passage_rows))
         return mask
 
 

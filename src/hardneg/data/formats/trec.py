@@ -27,7 +27,7 @@ from hardneg.storage.artifacts import (
     cached_digest,
     check_files,
     digest_file,
-    json_lines,
+    json_bytes,
     read_manifest_file,
 )
 from hardneg.storage.manifest import remedy
@@ -240,7 +240,7 @@ def write_run(path: Path, run: Run, queries: IdSpace, passages: IdSpace, *, tag:
     def described(draft: Path) -> bytes:
         facts = {"unit": run.unit, "queries": len(run), "hits": len(run.scores)}
         files = {path.name: (draft.stat().st_size, digest_file(draft))}
-        return json_lines(
+        return json_bytes(
             Manifest("run", inputs={"collection": run.collection}, facts=facts, files=files).as_json()
         )
 
