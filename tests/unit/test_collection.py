@@ -388,6 +388,46 @@ def test_hold_out_sizes(tmp_path, n, most, expected):
     assert (len(train), len(dev)) == (n - expected, expected)
 
 
+def with_texts(tmp_path, texts):
+    """A collection of queries with these texts, all of them in train."""
+    queries = {f"q{i:02d}": text for i, text in enumerate(texts)}
+    return made(tmp_path, queries=queries, qrels={"train": {name: ["p1"] for name in queries}})
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("most", [1, 2, 3, 500])
+def test_queries_with_the_same_text_are_held_out_together(tmp_path, seed, most):
+    """Equal to a plain loop: texts come in the order of their first query, and are taken while they fit."""
+    texts = [f"question {i % 23}" if i % 3 else f"own {i}" for i in range(90)]
+    c = with_texts(tmp_path, texts)
+    expected, before = set(), set()
+    for n in range(1, 91):
+        drawn = hold_out(c.qrels("train"), c.query_ids, seed=seed, share=(n + 0.5) / 90)[1].query_rows
+        (row,) = set(drawn.tolist()) - before  # the next one in the order of the ids' hashes
+        before.add(row)
+        same = {i for i in range(90) if texts[i] == texts[row]}
+        if len(expected | same) <= min(most, 9):
+            expected |= same
+    train, dev = hold_out(c.qrels("train"), c.query_ids, seed=seed, most=most, texts=c.query_texts)
+    assert set(dev.query_rows.tolist()) == expected
+    assert sorted([*train.query_rows, *dev.query_rows]) == list(range(90))
+
+
+def test_texts_are_parted_only_where_none_fits(tmp_path):
+    pairs = with_texts(tmp_path, [f"question {i // 2}" for i in range(10)])
+    for seed in range(4):
+        dev = hold_out(pairs.qrels("train"), pairs.query_ids, seed=seed, texts=pairs.query_texts)[1].query_rows
+        assert len(dev) == 2
+        assert dev[0] // 2 == dev[1] // 2
+        by_id = hold_out(pairs.qrels("train"), pairs.query_ids, seed=seed, most=1)[1].query_rows
+        parted = hold_out(pairs.qrels("train"), pairs.query_ids, seed=seed, most=1, texts=pairs.query_texts)
+        assert parted[1].query_rows.tolist() == by_id.tolist()
+        assert by_id[0] in dev
+    (tmp_path / "one").mkdir()
+    one = with_texts(tmp_path / "one", ["the same"] * 10)
+    assert len(hold_out(one.qrels("train"), one.query_ids, seed=0, texts=one.query_texts)[1]) == 1
+
+
 def test_any_format_opens_and_a_file_that_is_no_folder_says_how(tmp_path):
     import hardneg as hn
 

@@ -246,10 +246,13 @@ def test_the_head_of_a_card_says_what_hubs_read(data, seen):
     results = summarize(seen, seed=0)
     head = card_metadata(data, results, "someone/a-model")
     assert head["base_model"] == "someone/a-model"
+    assert head["model-index"][0]["name"] == "a-model trained with hardneg"
     (found,) = head["model-index"][0]["results"]
     assert found["dataset"]["split"] == "test"
     assert [(m["type"], m["value"]) for m in found["metrics"]] == [("RR@10", 0.75), ("R@1", 0.5)]
-    assert "base_model" not in card_metadata(data, results, None)
+    without = card_metadata(data, results, None)
+    assert "base_model" not in without
+    assert without["model-index"][0]["name"] == "model trained with hardneg"
 
 
 def metrics(*episodes):

@@ -340,6 +340,33 @@ def test_a_dev_that_shares_queries_is_passed_over_or_told(tmp_path, caplog):
     assert "dev 'dev' and test 'dev.small' share 5 queries" in caplog.text
 
 
+def test_no_text_is_both_trained_on_and_held_out(tmp_path, caplog):
+    queries = {f"q{i}": f"text {i % 37}" for i in range(60)}
+    data = Collection.from_lists(
+        PASSAGES, queries, {"train": {f"q{i}": {"p0": 1} for i in range(60)}}, to=tmp_path / "c"
+    )
+    for seed in range(5):
+        chosen = choose_splits(data, seed=seed)
+        parts = [set(data.query_texts.take(one.query_rows)) for one in (chosen.train, chosen.dev)]
+        assert not parts[0] & parts[1]
+        opened = open_splits(data, chosen.names)
+        assert opened.digest == chosen.digest
+        before = open_splits(data, replace(chosen.names, whole_texts=False))  # as an older version drew it
+        assert (before.digest == chosen.digest) == (not chosen.names.whole_texts)
+    assert "the text of" not in caplog.text
+
+
+def test_splits_that_share_texts_are_told(tmp_path, caplog):
+    queries = {f"q{i}": f"text {i % 50}" for i in range(60)}
+    parts = {"train": range(50), "dev": range(49, 60)}
+    qrels = {name: {f"q{i}": {"p0": 1} for i in rows} for name, rows in parts.items()}
+    data = Collection.from_lists(PASSAGES, queries, qrels, to=tmp_path / "c")
+    choose_splits(data, dev="dev")
+    assert "train 'train' and dev 'dev' share 1 query, so" in caplog.text
+    told = "10 queries of dev 'dev' have the text of one of train 'train', so the figures measured on 'dev'"
+    assert told in caplog.text
+
+
 def test_a_positive_that_a_question_names_twice_counts_once(tmp_path):
     """As in DPR's and Tevatron's conventions."""
     (tmp_path / "corpus.tsv").write_text("psg_id\ttitle\ttext\n1\t\tone\n2\t\ttwo\n")

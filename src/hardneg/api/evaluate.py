@@ -411,7 +411,8 @@ def same_dev(experiments: Mapping[Path, ChosenSplits]) -> None:
     first: tuple[Path, tuple[Any, ...]] | None = None
     for place, one in experiments.items():
         held_out = bool(one.held_out)
-        identity = (held_out, one.train, one.seed, one.measurable) if held_out else (held_out, one.dev)
+        drawn = (held_out, one.train, one.seed, one.measurable, one.whole_texts)
+        identity = drawn if held_out else (held_out, one.dev)
         first = first or (place, identity)
         if identity != first[1]:
             what = f"its dev has other queries than that of {first[0]}: another split, or others held out of train"

@@ -39,13 +39,13 @@ def mine(
     sources: Annotated[
         str, option(help="Any of random, bm25, query, lookahead and file, with commas.", metavar="LIST")
     ] = "query,lookahead",
-    depth: Annotated[int, option(min=1, help="Number of hits of a run to mine from.")] = 200,
+    depth: Annotated[int, option(min=1, help="Mine from the first N hits of a search.")] = 200,
     count: Annotated[
         int,
         option(
             min=1,
-            help="Negatives to keep of each source for a query; query and lookahead have twice as many together,"
-            " split by --beta.",
+            help="Negatives of a query to keep from each source. The sources query and lookahead have 2 N in all:"
+            " the share --beta is lookahead's.",
         ),
     ] = 30,
     previous: Annotated[
@@ -68,7 +68,11 @@ def mine(
     top: TopOption = None,
     filter_by: Annotated[
         str | None,
-        option(help="Apply the score bounds to this model's scores (default: the miner's).", metavar="MODEL"),
+        option(
+            help="Apply the score bounds to the scores of this model, which has its own prompts and lengths"
+            " (default: the miner's scores).",
+            metavar="MODEL",
+        ),
     ] = None,
     labels: LabelsOption = "qrels",
     judgements: JudgementsOption = None,

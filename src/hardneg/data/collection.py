@@ -307,17 +307,42 @@ def hold_out(
     most: int = 500,
     share: float = 0.1,
     usable: NDArray[np.bool_] | None = None,
+    texts: TextColumn | None = None,
 ) -> tuple[Qrels, Qrels]:
     """Split the queries of ``qrels`` into (train, dev), for a collection without a dev split.
 
     Dev gets the share ``share`` of the ``usable`` queries, by default of all: at least one if there are two or
     more, and at most ``most``. It gets those with the smallest hashes of seed and query id, so that the order of
-    the source does not matter.
+    the source does not matter. With ``texts`` [n_queries], queries with the same text stay together, so that no
+    text is both trained on and measured on.
     """
     able = np.arange(len(qrels)) if usable is None else np.flatnonzero(usable)
     n = len(able)
     count = min(most, max(int(n * share), min(1, n // 2)))
     names = ids.take(qrels.query_rows[able])
     words = keyed_random.hash64(keyed_random.key(seed, "hold-out"), hash_strings(names))
-    drawn = np.sort(able[np.argsort(words, kind="stable")[:count]])
+    order = np.argsort(words, kind="stable")
+    first = order[:count] if texts is None else whole_texts(order, texts.take(qrels.query_rows[able]), count, most)
+    drawn = np.sort(able[first])
     return qrels.select(np.delete(np.arange(len(qrels)), drawn)), qrels.select(drawn)
+
+
+def whole_texts(order: Int64, texts: Sequence[str], count: int, most: int) -> Int64:
+    """The first ``count`` of the queries of ``order`` [n], of which those with the same text stay together.
+
+    A text that would make them more than ``count`` is passed over. If all texts are passed over, the text with the
+    fewest queries is taken. If that makes more than ``most`` or leaves none, texts are parted.
+    """
+    group = np.unique(hash_strings(texts), return_inverse=True)[1]
+    sizes = np.bincount(group, minlength=1)
+    in_order = group[order]
+    chosen, left = [], count
+    for one in in_order[np.sort(np.unique(in_order, return_index=True)[1])]:
+        if sizes[one] <= left:
+            chosen.append(one)
+            left -= sizes[one]
+            if not left:
+                break
+    if count and not chosen and sizes.min() <= most and len(sizes) > 1:
+        chosen = [in_order[sizes[in_order] == sizes.min()][0]]
+    return order[np.isin(in_order, chosen)] if chosen else order[:count]

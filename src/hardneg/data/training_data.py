@@ -82,6 +82,7 @@ class ChosenSplits:
     seed : the seed by which these were drawn.
     dev_queries : dev has at most so many queries; None: all.
     measurable : whether only queries that can be measured were held out, as is done now.
+    whole_texts : whether it mattered that queries with the same text were held out together, as is done now.
     """
 
     train: str
@@ -91,6 +92,7 @@ class ChosenSplits:
     seed: int = 0
     dev_queries: int | None = None
     measurable: bool = False
+    whole_texts: bool = False
 
 
 @dataclass(frozen=True)
@@ -232,7 +234,7 @@ def choose_splits(
             "NO_POSITIVES", f"no query of split '{train}' has a positive", others(collection, "train")
         )
     testing, test_said = choose_test(collection, test, basis)
-    held_out, dev_name = 0, None
+    held_out, dev_name, whole_texts = 0, None, False
     if dev == NONE:
         developing, dev_said = None, NONE
     elif dev != AUTO:
@@ -241,8 +243,10 @@ def choose_splits(
     else:
         dev_name, dev_said = find_dev(collection, {train, test}, basis)
         if dev_name is None:
-            training, developing = held_out_of(training, collection, seed, dev_queries)
+            by_id = held_out_of(training, collection, seed, dev_queries)[1]
+            training, developing = held_out_of(training, collection, seed, dev_queries, whole_texts=True)
             held_out = len(developing)
+            whole_texts = not np.array_equal(by_id.query_rows, developing.query_rows)
             kept_back = f"{counted(held_out, 'training query')} {'is' if held_out == 1 else 'are'} held out"
             dev_said = f"{kept_back}{dev_said} (--dev none to keep them)"
             if not held_out:
@@ -255,9 +259,10 @@ def choose_splits(
             dev_said = dev_said.replace(f"({every:,})", f"({len(developing):,} of {every:,}, drawn)")
     used = {"train": (train, training), "dev": (dev_name, developing), "test": (test, testing)}
     warn_of_same(train, dev_name, None if testing is None else test)
-    warn_of_shared({use: (name, one) for use, (name, one) in used.items() if name is not None and one is not None})
+    given = {use: (name, one) for use, (name, one) in used.items() if name is not None and one is not None}
+    warn_of_shared(given, collection)
     names = ChosenSplits(
-        train, dev_name, None if testing is None else test, held_out, seed, dev_queries, held_out > 0
+        train, dev_name, None if testing is None else test, held_out, seed, dev_queries, held_out > 0, whole_texts
     )
     positives = training.positives()
     usable = int(np.count_nonzero(spans(positives.offsets)))
@@ -282,13 +287,20 @@ def warn_of_same(train: str, dev: str | None, test: str | None) -> None:
         log.warning("test is '%s', which dev chooses the best state on: its figures may be too good", dev)
 
 
-def warn_of_shared(used: Mapping[str, tuple[str, Qrels]]) -> None:
-    """Warn where two different splits share queries; ``used``: name and judgements by use."""
+def warn_of_shared(used: Mapping[str, tuple[str, Qrels]], collection: Collection) -> None:
+    """Warn where two different splits share queries or their texts; ``used``: name and judgements by use."""
+    texts = {use: hash_strings(collection.query_texts.take(one.query_rows)) for use, (_, one) in used.items()}
     for (use, (name, one)), (other_use, (other, two)) in itertools.combinations(used.items(), 2):
-        shared = len(np.intersect1d(one.query_rows, two.query_rows)) if name != other else 0
-        if shared:
+        if name == other:
+            continue
+        same = np.isin(two.query_rows, one.query_rows)
+        alike = np.isin(texts[other_use], texts[use]) & ~same
+        if shared := int(same.sum()):
             what = "%s '%s' and %s '%s' share %s, so the figures measured on them are too good"
             log.warning(what, use, name, other_use, other, counted(shared, "query"))
+        if n := int(alike.sum()):
+            what = "%s of %s '%s' %s the text of one of %s '%s', so the figures measured on '%s' may be too good"
+            log.warning(what, counted(n, "query"), other_use, other, "has" if n == 1 else "have", use, name, other)
 
 
 def open_splits(collection: Collection, names: ChosenSplits) -> TrainingData:
@@ -306,22 +318,30 @@ def open_splits(collection: Collection, names: ChosenSplits) -> TrainingData:
     dev = None if names.dev is None else opened("dev", names.dev)
     test = None if names.test is None else opened("test", names.test)
     if names.held_out:
-        training, dev = held_out_of(training, collection, names.seed, names.dev_queries, names.measurable)
+        draw = (names.seed, names.dev_queries, names.measurable, names.whole_texts)
+        training, dev = held_out_of(training, collection, *draw)
     elif dev is not None and names.dev_queries is not None:
         dev = draw_dev(dev, collection, names.dev_queries)
     return TrainingData(collection, training.positives(), dev, test, names.held_out, names=names)
 
 
 def held_out_of(
-    training: Qrels, collection: Collection, seed: int, dev_queries: int | None, measurable: bool = True
+    training: Qrels,
+    collection: Collection,
+    seed: int,
+    dev_queries: int | None,
+    measurable: bool = True,
+    whole_texts: bool = False,
 ) -> tuple[Qrels, Qrels]:
     """Training queries and those held out of them as dev, of which there are at most ``dev_queries``.
 
-    If ``measurable``, only queries with a relevant passage or an answer are held out.
+    If ``measurable``, only queries with a relevant passage or an answer are held out. If ``whole_texts``, queries
+    with the same text stay together.
     """
     most = HELD_OUT if dev_queries is None else min(dev_queries, HELD_OUT)
     usable = (spans(training.positives().offsets) > 0) | has_answer(collection, training) if measurable else None
-    return hold_out(training, collection.query_ids, seed=seed, most=most, usable=usable)
+    texts = collection.query_texts if whole_texts else None
+    return hold_out(training, collection.query_ids, seed=seed, most=most, usable=usable, texts=texts)
 
 
 def draw_dev(dev: Qrels, collection: Collection, most: int) -> Qrels:

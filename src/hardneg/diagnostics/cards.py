@@ -81,7 +81,8 @@ def card_metadata(
         for split in splits_of(results)
         for name, value in results[split][FINAL].items()
     ]
-    head = ModelCardData(base_model=base_model, model_name="model", eval_results=found or None)
+    name = f"{'model' if base_model is None else base_model.rsplit('/', 1)[-1]} trained with hardneg"
+    head = ModelCardData(base_model=base_model, model_name=name, eval_results=found or None)
     return {name: value for name, value in head.to_dict().items() if name != "model_name"}
 
 
