@@ -9,8 +9,8 @@ import pytest
 import hardneg as hn
 from faults.power import Power
 from hardneg.api.diagnose import opened_at
-from hardneg.api.evaluate import dev_among
 from hardneg.api.inputs import collection_of
+from hardneg.api.judged_runs import dev_among
 from hardneg.api.recipes import settings_of
 from hardneg.api.reopen import experiment_data
 from hardneg.data.collection import Collection

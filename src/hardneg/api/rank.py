@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from hardneg.api.evaluate import check_overlap, experiments_of, judged_split, named
+from hardneg.api.evaluate import check_overlap, named
 from hardneg.api.inputs import (
     PROMPTS,
     AnyRun,
@@ -29,6 +29,7 @@ from hardneg.api.inputs import (
     run_place,
     source_at,
 )
+from hardneg.api.judged_runs import experiments_of, judged_split
 from hardneg.api.outcomes import by_ids
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection

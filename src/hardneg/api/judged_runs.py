@@ -1,0 +1,201 @@
+"""The runs that are compared, and the judgements that fit them. Loads no torch."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hardneg.api.inputs import AnyQrels, AnyRun, Data, Place, collection_of, is_experiment, model_place, opened_run
+from hardneg.api.reopen import experiment_data
+from hardneg.data.collection import Collection
+from hardneg.data.formats.trec import open_qrels, qrels_of, read_runs
+from hardneg.data.ids import IdSpace
+from hardneg.data.training_data import ChosenSplits, named_split
+from hardneg.errors import ArtifactError, InputError, SettingsError
+from hardneg.experiment.folder import read_settings, splits_of
+from hardneg.experiment.layout import Layout
+from hardneg.experiment.names import few_of_dev
+from hardneg.experiment.provenance import collection_within
+from hardneg.experiment.so_far import dev_so_far
+from hardneg.records import Qrels, Run
+from hardneg.search.fusion import check_alike
+from hardneg.storage.safe_read import read_json
+
+log = logging.getLogger(__name__)
+
+
+def experiments_of(paths: Sequence[AnyRun]) -> list[Path]:
+    """Choose the places that are experiments."""
+    places = [Path(path) for path in paths if isinstance(path, str | Path)]
+    return [path for path in places if path.is_dir() and is_experiment(Layout(path))]
+
+
+def check_split(split: str, paths: Sequence[AnyRun]) -> None:
+    """Refuse a split beside a file of judgements, unless it says which run of an experiment is meant."""
+    if split != "test" and not experiments_of(paths):
+        what = f"split = {split}, and the judgements are those of qrels, whatever split they are of"
+        raise SettingsError("BAD_SETTING", what, "leave one of them out")
+
+
+def collection_of_experiment(paths: Sequence[AnyRun]) -> Collection | None:
+    """The collection of the first of these places that is an experiment; None if none is.
+
+    Raises
+    ------
+    ArtifactError : it has no model yet, or is one of several seeds, whose run could not be opened either.
+    """
+    found = experiments_of(paths)
+    if not found:
+        return None
+    model_place(found[0])
+    return collection_within(found[0])
+
+
+def judged_split(collection: Collection, split: str, paths: Sequence[AnyRun]) -> Qrels:
+    """The judgements of a split; ``dev`` and ``test`` are those that the experiments used, whatever their names.
+
+    The dev may be held out of train, or drawn from a split. If the experiments drew different numbers of queries,
+    the smallest dev is used, because it is a part of the others.
+
+    Raises
+    ------
+    SettingsError : the collection has no such split, and no experiment has a dev.
+    InputError : two experiments have devs of which neither is a part of the other, or different tests.
+    """
+    if split == "test":
+        return named_split(collection, tested_on(paths) or split, "split")
+    own = devs_of(collection, paths) if split == "dev" else {}
+    same_dev(own)
+    same_passages(own)
+    warn_of_few(own, alone=len(own) < len(paths) or len(own) == 1)
+    if any(one.held_out or one.dev_queries is not None or one.dev != split for one in own.values()):
+        smallest = min(own, key=lambda place: own[place].held_out or own[place].dev_queries or math.inf)
+        dev = experiment_data(smallest, collection).dev
+        assert dev is not None
+        return dev
+    return named_split(collection, split, "split")
+
+
+def tested_on(paths: Sequence[AnyRun]) -> str | None:
+    """The split that the experiments among these places were tested on; None: there is none, or none says so.
+
+    Raises
+    ------
+    InputError : two were tested on different splits.
+    """
+    first: tuple[Path, str] | None = None
+    for place in experiments_of(paths):
+        try:
+            test = splits_of(read_settings(place), place).test
+        except ArtifactError:  # an experiment of an older format
+            continue
+        if test is None:
+            continue
+        first = first or (place, test)
+        if test != first[1]:
+            what = f"it was tested on the split '{test}', and {first[0]} on '{first[1]}'"
+            raise InputError("NO_OVERLAP", what, "search with both of them, and compare these runs", path=place)
+    return None if first is None else first[1]
+
+
+def devs_of(collection: Collection, paths: Sequence[AnyRun]) -> dict[Path, ChosenSplits]:
+    """The chosen splits of each place that is an experiment with a dev.
+
+    An experiment of an older format, which does not record them, is left out: its dev is the collection's split
+    ``dev``. If there is no such split, that is a fault.
+    """
+    found = {}
+    for place in experiments_of(paths):
+        try:
+            one = splits_of(read_settings(place), place)
+        except ArtifactError:
+            if "dev" not in collection.splits:
+                raise
+            continue
+        if one.held_out or one.dev is not None:
+            found[place] = one
+    return found
+
+
+def same_dev(experiments: Mapping[Path, ChosenSplits]) -> None:
+    """Refuse experiments with unrelated devs: a query that a run has no hits for would count as 0.
+
+    Raises
+    ------
+    InputError : an experiment was judged on another split than the first one, or held out other training queries.
+    """
+    first: tuple[Path, tuple[Any, ...]] | None = None
+    for place, one in experiments.items():
+        held_out = bool(one.held_out)
+        drawn = (held_out, one.train, one.seed, one.measurable, one.whole_texts)
+        identity = drawn if held_out else (held_out, one.dev)
+        first = first or (place, identity)
+        if identity != first[1]:
+            what = f"its dev has other queries than that of {first[0]}: another split, or others held out of train"
+            fix = "compare them by --split test, or train them with one seed"
+            raise InputError("NO_OVERLAP", what, fix, path=place)
+
+
+def same_passages(experiments: Mapping[Path, ChosenSplits]) -> None:
+    """Refuse experiments whose devs were judged among different passages.
+
+    Raises
+    ------
+    InputError : dev was judged among other hits of BM25, or among all passages, than in the first experiment.
+    """
+    among = {place: dev_among(place, one) for place, one in experiments.items()}
+    first = next(iter(among), None)
+    for place, one in among.items():
+        if first is not None and one != among[first]:
+            what = f"its dev was judged among other passages than that of {first}"
+            fix = "compare them by --split test, or train them with the same dev queries and dev_passages"
+            raise InputError("NO_OVERLAP", what, fix, path=place)
+
+
+def warn_of_few(experiments: Mapping[Path, ChosenSplits], *, alone: bool) -> None:
+    """Warn of experiments whose dev ranks few passages, unless all runs are such (not ``alone``)."""
+    told = (
+        "%s: its dev ranks the first %d passages of BM25 alone, so its figures are too high, and cannot be"
+        " compared with those of a run that ranks all passages; take --split test"
+    )
+    for place, one in experiments.items() if alone else ():
+        if among := dev_among(place, one):
+            log.warning(told, place, among[0])
+
+
+def dev_among(experiment: Path, splits: ChosenSplits) -> tuple[int, int | None] | None:
+    """What decides among which passages dev was judged: hits of BM25 for how many queries; None: all passages."""
+    layout = Layout(experiment)
+    found = read_json(layout.results) if layout.results.is_file() else dev_so_far(layout)
+    asked = read_settings(experiment).get("result_settings", {}).get("dev_passages")
+    first = few_of_dev(found if isinstance(found, dict) else {}, asked)
+    return None if first is None else (first, splits.held_out or splits.dev_queries)
+
+
+def open_runs(
+    paths: Sequence[AnyRun], data: Data | None, split: str, qrels: AnyQrels | None, cache: Place | None
+) -> tuple[list[Run], Qrels, IdSpace, IdSpace, Collection | None]:
+    """Open runs and their judgements: runs, judgements, ids of queries and of passages, and the collection."""
+    if data is None and qrels is None:
+        data = collection_of_experiment(paths)
+    if (data is None) == (qrels is None):
+        raise SettingsError(
+            "NO_JUDGEMENTS", "judgements are given twice, or not at all", "give either --data or --qrels"
+        )
+    if qrels is not None:
+        check_split(split, paths)
+        judged, *spaces = qrels_of(qrels) if isinstance(qrels, Mapping) else open_qrels(Path(qrels))
+        runs, queries, passages = read_runs([opened_run(path, split, None) for path in paths], *spaces)
+        check_alike(runs)
+        return runs, judged, queries, passages, None
+    assert data is not None
+    collection = collection_of(data, cache)
+    places = [opened_run(path, split, collection) for path in paths]
+    judged = judged_split(collection, split, paths)
+    runs, queries, passages = read_runs(
+        places, collection.query_ids, collection.passage_ids, collection=collection.digest
+    )
+    return runs, judged, queries, passages, collection
