@@ -1,6 +1,7 @@
 """The functions of ``hardneg`` without training: mining, inspection, search and evaluation."""
 
 import gzip
+import itertools
 import json
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import pytest
 import hardneg as hn
 from hardneg.api.inputs import holding
 from hardneg.api.search import SearcherOptions
+from hardneg.cli.tables import comparison_table
 from hardneg.errors import ArtifactError, BusyError, InputError, SettingsError
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.negatives.pool import SOURCES, load_pool, save_pool
@@ -460,3 +462,53 @@ def test_a_window_of_ranks_beyond_the_depth_is_told(world, tmp_path, monkeypatch
     )
     first = "negatives come from the first 5 hits that are no positives"
     assert said == [f"rank_from = 6 with depth = 5: {first}", f"rank_to = 9 with depth = 5: {first}"]
+
+
+def test_several_seeds_are_averaged_for_each_query(world, tmp_path):
+    """Values, differences by seed, wins and overlaps equal a plain loop over the seeds' own runs."""
+    given = {"mixtures": ["in_batch"], "device": "cpu", "cache": world.root / "cache"}
+    for name, seeds, steps in (("one", 3, 2), ("two", 2, 4)):
+        hn.train_warmup(*world, tmp_path / name, seed=5, seeds=seeds, steps=[steps], **given)
+    hn.search_split(world.collection, tmp_path / "words.trec", bm25=True, split="test", k=20)
+    runs = [tmp_path / name for name in ("one", "two", "words.trec")]
+    per_query = tmp_path / "each.jsonl"
+    rows = hn.compare(runs, data=world.collection, measures="RR@10", per_query=per_query)
+
+    def values(run):
+        hn.evaluate(run, data=world.collection, measures="RR@10", per_query=tmp_path / "values")
+        rows = map(json.loads, (tmp_path / "values").read_text().splitlines())
+        return {row["query_id"]: row["RR@10"] for row in rows}
+
+    names = [[5, 6, 7], [5, 6], [None]]
+    single = [
+        {seed: values(run if seed is None else run / f"seed-{seed}") for seed in some}
+        for run, some in zip(runs, names, strict=True)
+    ]
+    mean = [{q: np.mean([one[q] for one in of.values()]) for q in of[next(iter(of))]} for of in single]
+    kept = [json.loads(line) for line in per_query.read_text().splitlines()]
+    for row, (a, b), common in zip(rows, ((0, 1), (0, 2), (1, 2)), ([5, 6], [5, 6, 7], [5, 6]), strict=True):
+        assert (row["a"], row["b"]) == (str(runs[a]), str(runs[b]))
+        differences = [mean[a][q] - mean[b][q] for q in mean[a]]
+        assert row["difference"] == pytest.approx(np.mean(differences), abs=1e-12)
+        counts = [sum(d > 1e-9 for d in differences), sum(d < -1e-9 for d in differences)]
+        assert [row["wins"], row["losses"]] == counts
+        expected = {}
+        for seed in common:
+            left, right = (single[side].get(seed) or single[side][None] for side in (a, b))
+            expected[str(seed)] = pytest.approx(np.mean([left[q] - right[q] for q in left]), abs=1e-12)
+        assert row["by_seed"] == expected
+        mine = [one for one in kept if (one["a"], one["b"]) == (row["a"], row["b"])]
+        assert {one["query_id"]: one["RR@10"] for one in mine} == {
+            q: pytest.approx([mean[a][q], mean[b][q]]) for q in mean[a]
+        }
+        pairs = [
+            hn.compare(two, data=world.collection, measures="RR@10")[0]["overlap"]
+            for two in itertools.product(*(sorted(runs[side].glob("seed-*")) or [runs[side]] for side in (a, b)))
+        ]
+        assert row["overlap"] == pytest.approx(np.mean(pairs))
+    alone = hn.compare([runs[0] / "seed-5", runs[2]], data=world.collection, measures="RR@10")
+    assert "by_seed" not in alone[0]
+    assert "by seed" in comparison_table(rows)
+    assert "5: " in comparison_table(rows)
+    with pytest.raises(SettingsError, match="give two runs or more"):
+        hn.compare([runs[0]], data=world.collection)

@@ -7,6 +7,7 @@ import itertools
 import logging
 import math
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from hardneg.api.inputs import (
     cache_at,
     check_file,
 )
-from hardneg.api.judged_runs import open_runs
+from hardneg.api.judged_runs import open_runs, seeds_of_run
 from hardneg.api.outcomes import Compared, Evaluated
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
@@ -227,11 +228,13 @@ def compare(
     Parameters
     ----------
     runs, qrels, measures : as for :func:`evaluate`; a run that is not a file is named by its position, such as
-        ``run 1``.
+        ``run 1``. The folder of an experiment with several seeds stands for all of them: the values of each query
+        are averaged over the seeds, and the tests are over these averages. So they speak of other queries, and
+        ``by_seed`` tells how far the seeds agree.
     per_query : the file to write one JSON object to for each pair of runs and query: ``{"query_id", "a", "b"}``;
         both values by measure (``"RR@10": [0.5, 1.0]``); ``differ_at``, the first rank among the first 100 at
         which the two runs differ (null if there is none); the passages at that rank (``hits``); and their
-        ``grades`` (null if unjudged, or if a run has ended).
+        ``grades`` (null if unjudged, or if a run has ended). With several seeds, the hits of the first are told.
 
     Returns
     -------
@@ -239,55 +242,111 @@ def compare(
     ``interval`` (95 %), ``p`` of the two-sided randomisation test, ``p_holm`` (corrected over the pairs of a
     measure), ``p_t`` of the paired t-test, ``wins``, ``ties`` and ``losses`` of a, and ``overlap``: the number
     of hits that the first 100 of both runs have in common, divided by the number of hits (at most 100) of the run
-    that has more; its mean over queries. A query that one run lacks counts as 0.
+    that has more; its mean over queries (and pairs of seeds). A query that one run lacks counts as 0. If a run has
+    several seeds, ``by_seed`` tells the difference for each seed that both have: ``{"42": 0.012, ...}``. A run of
+    one seed is compared with each seed of the other.
 
     Raises
     ------
     SettingsError, InputError : as for :func:`evaluate`; fewer than two runs.
+    ArtifactError : a seed is not finished.
     """
     if len(runs) < 2:
         raise SettingsError("ONE_RUN", "there is nothing to compare with", "give two runs or more")
     parsed = parse_measures(measures)
     if per_query is not None:
         check_file(Path(per_query), [*runs, qrels, data])
-    opened, judged, queries, passages, collection = open_runs(runs, data, split, qrels, cache)
+    seeds = [seeds_of_run(run) or [run] for run in runs]
+    each = [run for some in seeds for run in some]
+    opened, judged, queries, passages, collection = open_runs(each, data, split, qrels, cache)
     options: dict[str, Any] = {"collection": collection, "cache": cache_at(cache), "id_rank": None}
     evaluations = [evaluate_with_answers(run, judged, parsed, **options) for run in opened]
-    names = [named(run, number) for number, run in enumerate(runs, 1)]
+    names = [named(run, number) for number, some in enumerate(seeds, 1) for run in some]
     for name, run, evaluation in zip(names, opened, evaluations, strict=True):
         check_overlap(name, evaluation, judged_by(split, qrels))
         warn_of_depth(name, run, evaluation, parsed, collection)
         warn_of_no_passage(name, run, judged, judged_by(split, qrels))
-    pairs = [Pair(*pair) for pair in itertools.combinations(zip(names, opened, evaluations, strict=True), 2)]
+    following = iter(zip(names, opened, evaluations, strict=True))
+    sides = [
+        Side(named(run, number), *zip(*itertools.islice(following, len(some)), strict=True))
+        for number, (run, some) in enumerate(zip(runs, seeds, strict=True), 1)
+    ]
+    pairs = [Pair(*pair) for pair in itertools.combinations(sides, 2)]
     if per_query is not None:
         write_records(Path(per_query), (row for pair in pairs for row in pair.by_query(judged, queries, passages)))
-    shared = [overlap(pair.a[1], pair.b[1], queries=pair.a[2].query_rows) for pair in pairs]
+    shared = [pair.overlap() for pair in pairs]
     rows = []
     for measure in map(str, parsed):
-        tests = compare_runs(names, [e.of(measure) for e in evaluations], measure=measure, seed=seed)
-        rows += [dataclasses.asdict(test) | {"overlap": share} for test, share in zip(tests, shared, strict=True)]
+        tests = compare_runs(
+            [a.name for a in sides], [a.evaluation.of(measure) for a in sides], measure=measure, seed=seed
+        )
+        for test, pair, share in zip(tests, pairs, shared, strict=True):
+            by_seed = {"by_seed": pair.by_seed(measure)} if len(each) > len(runs) else {}
+            rows.append(dataclasses.asdict(test) | {"overlap": share} | by_seed)
     return Compared(rows)
 
 
 @dataclasses.dataclass(frozen=True)
-class Pair:
-    """Two runs, each with its name, its hits and its values."""
+class Side:
+    """A run that is compared, or the runs of several seeds: their hits and their values."""
 
-    a: tuple[str, Run, Evaluation]
-    b: tuple[str, Run, Evaluation]
+    name: str
+    seeds: Sequence[str]  # the names of the runs
+    runs: Sequence[Run]
+    evaluations: Sequence[Evaluation]
+
+    @cached_property
+    def evaluation(self) -> Evaluation:
+        """The values of each query, averaged over the seeds."""
+        first = self.evaluations[0]
+        if len(self.evaluations) == 1:
+            return first
+        # Rounded, so that means that differ by an error of rounding alone are ties.
+        means = {
+            name: np.mean([one.values[name] for one in self.evaluations], axis=0).round(12)
+            for name in first.values
+        }
+        return dataclasses.replace(first, values=means)
+
+    def of_seeds(self, measure: str) -> dict[str, float]:
+        """The mean of a measure for each seed; empty if there is one run."""
+        several = zip(self.seeds, self.evaluations, strict=True) if len(self.seeds) > 1 else ()
+        return {Path(seed).name.removeprefix("seed-"): one.means[measure] for seed, one in several}
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """Two runs that are compared."""
+
+    a: Side
+    b: Side
+
+    def overlap(self) -> float:
+        """The share of their first 100 hits that the runs have in common, averaged over all pairs of seeds."""
+        queries = self.a.evaluation.query_rows
+        pairs = itertools.product(self.a.runs, self.b.runs)
+        return float(np.mean([overlap(one, other, queries=queries) for one, other in pairs]))
+
+    def by_seed(self, measure: str) -> dict[str, float]:
+        """The difference (a - b) for each seed that both have; a run of one seed is compared with each."""
+        left, right = self.a.of_seeds(measure), self.b.of_seeds(measure)
+        mean_a, mean_b = (side.evaluation.means[measure] for side in (self.a, self.b))
+        seeds = [seed for seed in left or right if not (left and right) or seed in right]
+        return {seed: left.get(seed, mean_a) - right.get(seed, mean_b) for seed in seeds}
 
     def by_query(self, judged: Qrels, queries: IdSpace, passages: IdSpace) -> Iterator[dict[str, Any]]:
         """Yield both values of every counted query, and the first rank at which the two rankings differ."""
-        (a, run_a, of_a), (b, run_b, of_b) = self.a, self.b
-        differs = first_disagreement(run_a, run_b, of_a.query_rows, judged)
+        a, b = self.a, self.b
+        rows = a.evaluation.query_rows
+        differs = first_disagreement(a.runs[0], b.runs[0], rows, judged)
         hits = np.full(differs.passages.shape, None, object)
         hits[differs.passages >= 0] = passages.take(differs.passages[differs.passages >= 0])
-        left, right = columns_of(of_a), columns_of(of_b)
-        for i, query in enumerate(queries.take(of_a.query_rows)):
+        left, right = columns_of(a.evaluation), columns_of(b.evaluation)
+        for i, query in enumerate(queries.take(rows)):
             yield {
                 "query_id": query,
-                "a": a,
-                "b": b,
+                "a": a.name,
+                "b": b.name,
                 **{name: [left[name][i], right[name][i]] for name in left},
                 "differ_at": int(differs.rank[i]) or None,
                 "hits": hits[i].tolist(),

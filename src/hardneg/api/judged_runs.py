@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hardneg.api.clean import seeds_with_settings
 from hardneg.api.inputs import AnyQrels, AnyRun, Data, Place, collection_of, is_experiment, model_place, opened_run
 from hardneg.api.reopen import experiment_data
 from hardneg.data.collection import Collection
@@ -31,6 +32,14 @@ def experiments_of(paths: Sequence[AnyRun]) -> list[Path]:
     """Choose the places that are experiments."""
     places = [Path(path) for path in paths if isinstance(path, str | Path)]
     return [path for path in places if path.is_dir() and is_experiment(Layout(path))]
+
+
+def seeds_of_run(run: AnyRun) -> list[AnyRun]:
+    """The experiments of single seeds in a folder that holds several; empty if it does not."""
+    if not isinstance(run, str | Path):
+        return []
+    layout = Layout(Path(run))
+    return [] if layout.settings.is_file() else [*seeds_with_settings(layout)]
 
 
 def check_split(split: str, paths: Sequence[AnyRun]) -> None:

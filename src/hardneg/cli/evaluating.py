@@ -64,7 +64,8 @@ def compare(
 
     Every pair is tested by randomisation, with Holm's correction. Wins, ties and losses are counted.
     overlap@100 is the share of their first 100 hits that two runs have in common; if both have fewer hits, it is
-    the share of the longer list.
+    the share of the longer list. An experiment of several seeds counts as one run: the values of each query are
+    averaged over its seeds, and the difference of each seed is shown beside.
     """
     from hardneg.api.evaluate import compare as execute
     from hardneg.cli.tables import comparison_table

@@ -91,8 +91,15 @@ def comparison_table(rows: Sequence[Mapping[str, Any]]) -> str:
         "ties",
         "losses",
         "overlap",
+        *(["by_seed"] if any("by_seed" in row for row in rows) else []),
     ]
-    titles = {"interval": "95 % interval", "p_t": "p (t-test)", "p_holm": "p (Holm)", "overlap": "overlap@100"}
+    titles = {
+        "by_seed": "difference by seed",
+        "interval": "95 % interval",
+        "p_t": "p (t-test)",
+        "p_holm": "p (Holm)",
+        "overlap": "overlap@100",
+    }
     names = {row[side] for row in rows for side in "ab"}
     common = os.path.commonpath([os.path.dirname(os.path.abspath(name)) for name in names])
 
@@ -101,6 +108,8 @@ def comparison_table(rows: Sequence[Mapping[str, Any]]) -> str:
             return os.path.relpath(value, common)
         if name == "interval":
             return bounds(value)
+        if name == "by_seed":
+            return ", ".join(f"{seed}: {difference:+.4f}" for seed, difference in value.items())
         return p_value(value) if name.startswith("p") else value
 
     return table(
