@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from recorded import RECORDED
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 import hardneg as hn
 from hardneg.models.rankers import new_ranker, save_ranker
@@ -20,7 +20,7 @@ from hardneg.models.source import ModelSource
 from hardneg.negatives.pool import load_pool
 from hardneg.storage.artifacts import is_published, read_manifest
 from hardneg.training.checkpoint import checkpoints
-from processes import DIE, FAIL, arrays_of, command_of, finish, forked, launch, run, torchrun, wait
+from processes import DIE, FAIL, arrays_of, command_of, finish, forked, launch, run, together, torchrun, wait
 from worlds.tiny_world import COMMON, SETTINGS
 
 pytestmark = pytest.mark.slow
@@ -80,6 +80,35 @@ def check_equal_training(path, one, rel=1e-4):
     if swapped >= len(pools):
         weights, others = weights_of(path), weights_of(one)
         assert np.linalg.norm(weights - others) < 1e-4 * np.linalg.norm(others)
+
+
+# ---------------------------------------------------------------- alike
+
+
+def test_processes_that_were_told_different_things_train_nothing(world, tmp_path):
+    """Where each machine has its own command, one may have another rate, seed or model."""
+    other = tmp_path / "other"
+    shutil.copytree(world.model, other)
+    weights = load_file(other / "model.safetensors")
+    save_file({name: 2 * value for name, value in weights.items()}, other / "model.safetensors")
+
+    for number, (model, changed, said) in enumerate(
+        [
+            (world.model, {"learning_rate": 0.05}, "learning_rate = 0.05"),
+            (world.model, {"seed": 8}, "seed = 8"),
+            (world.model, {"steps": 3}, "steps = 3"),
+            (other, {}, "model = "),
+        ]
+    ):
+        out, log = tmp_path / f"{number}", tmp_path / f"log-{number}"
+
+        def work(rank, out=out, model=model, changed=changed):
+            own = (model, WHOLE | changed) if rank else (world.model, WHOLE)
+            return run(command_of(world.collection.path, own[0], out, own[1]))
+
+        assert together(2, work, log) == [2, 2], log.read_text()
+        assert f"RANKS_DIFFER: process 1 has {said}" in log.read_text(), log.read_text()
+        assert not (out / "metrics.jsonl").exists()
 
 
 # ---------------------------------------------------------------- equal
@@ -395,7 +424,7 @@ def test_one_that_ends_ends_the_others_and_one_process_finishes(
     statuses = forked(2, arguments, tmp_path / "log")
     assert (statuses[rank], statuses[1 - rank]) == (status, 8)
     said = (tmp_path / "log").read_text()
-    assert said.count("PEER_LOST: another process of this training is gone") == 1
+    assert said.count("PEER_LOST: another process of this command is gone") == 1
     assert said.count("A_FAULT") == (how == "fault")
     assert "Traceback" not in said
     assert checkpoints(tmp_path / "exp/episodes/1/checkpoint")[-1].name == "step-0000004"

@@ -14,6 +14,7 @@ import pytest
 
 from hardneg.errors import Interrupted, PeerError, SettingsError
 from hardneg.process import distributed, signals
+from hardneg.process.agreement import check_alike
 from hardneg.process.distributed import group, rank, shard_of, world_size
 from hardneg.process.signals import StopFlag, stop_flag
 from processes import together
@@ -25,10 +26,15 @@ def test_alone_there_is_one_shard(monkeypatch):
     assert (rank(), world_size(), shard_of(None)) == (0, 1, (0, 1))
 
 
-def test_the_launcher_says_which_shard_and_the_option_wins(monkeypatch):
+def test_the_launcher_says_which_shard_unless_the_option_does(monkeypatch):
     monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    assert (rank(), world_size(), shard_of(None), shard_of("1/3")) == (2, 4, (2, 4), (1, 3))
+    assert (rank(), world_size(), shard_of(None), shard_of("2/4")) == (2, 4, (2, 4), (2, 4))
+    with pytest.raises(SettingsError, match="BAD_SHARD: the launcher started 4 processes, and each would make"):
+        shard_of("1/3")
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert shard_of("1/3") == (1, 3)
 
 
 @pytest.mark.parametrize(
@@ -177,6 +183,99 @@ def test_a_signal_ends_the_waiting(launched, monkeypatch):
         opened()
 
 
+def test_processes_that_were_told_of_different_worlds_do_not_wait_for_each_other(tmp_path):
+    """Rank 0 takes two for all, and rank 1 waits for a third: both end long before the time to assemble."""
+
+    def work(rank):
+        os.environ["WORLD_SIZE"] = str(2 + rank)
+        try:
+            opened()
+        except PeerError as fault:
+            os.write(2, f"{fault}\n".encode())
+            return fault.status
+        return 0
+
+    begun = time.monotonic()
+    assert together(2, work, tmp_path / "log") == [8, 8]
+    assert time.monotonic() - begun < 60
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert len(lines) == 2
+    assert all("(some were told WORLD_SIZE = 2 and some 3)" in line for line in lines)
+
+
+def test_what_another_process_never_tells_is_not_waited_for_for_ever(launched, monkeypatch):
+    dist = pytest.importorskip("torch.distributed")
+    launched(RANK="0", WORLD_SIZE="2")
+    monkeypatch.setattr(distributed, "ASSEMBLY", timedelta(seconds=0.2))
+    store = dist.HashStore()
+    store.set("device/0", "GPU")
+    with pytest.raises(RuntimeError, match="not all told their device"):
+        distributed.told_by_all(store, "device")
+    monkeypatch.setattr(distributed, "ASSEMBLY", timedelta(seconds=20))
+    monkeypatch.setattr(stop_flag, "signal", signal.SIGTERM)
+    with pytest.raises(Interrupted):
+        distributed.told_by_all(store, "device")
+
+
+def test_a_group_waits_longer_for_its_processes_than_they_had_to_assemble(tmp_path, monkeypatch):
+    monkeypatch.setattr(distributed, "ASSEMBLY", timedelta(seconds=3))
+
+    def work(rank):
+        with group():
+            time.sleep(5 * rank)
+            distributed.barrier()
+        return 0
+
+    assert together(2, work, tmp_path / "log") == [0, 0], (tmp_path / "log").read_text()
+
+
+def test_processes_with_different_settings_all_refuse_to_work(tmp_path):
+    told = [{"seed": 1, "rate": 0.001, "same": None}, {"seed": 1, "rate": 0.05, "same": None}]
+
+    def work(rank):
+        with group():
+            check_alike({"seed": 1})
+            with pytest.raises(SettingsError) as caught:
+                check_alike(told[rank])
+        expected = (
+            "RANKS_DIFFER: process 1 has rate = 0.05, and process 0 0.001; start all processes with the same"
+        )
+        assert str(caught.value).startswith(expected)
+        assert caught.value.status == 2
+        return 0
+
+    assert together(2, work, tmp_path / "log") == [0, 0], (tmp_path / "log").read_text()
+    check_alike({"alone": 1})
+
+
+def test_memory_is_for_all_processes_of_a_machine(launched):
+    from hardneg.cli.options import Machine
+    from hardneg.process.memory import limit_memory, limit_of
+
+    launched(RANK="1", WORLD_SIZE="8", LOCAL_RANK="1", LOCAL_WORLD_SIZE="4")
+    Machine(None, None, None, "8G", "6G").limit()
+    assert (limit_of("cpu"), limit_of("cuda")) == (2 << 30, 6 << 30)
+    limit_memory()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "score pool --data d --out other --ranker r",
+        "rerank --run run --ranker r --out other --data d",
+        "index e --out other",
+        "train star --data d --model m --out e --estimate",
+        "train star --data d --model m --out e --dry-run",
+    ],
+)
+def test_commands_of_one_process_refuse_to_be_several(launched, hardneg, command):
+    launched(RANK="1", WORLD_SIZE="2", LOCAL_RANK="1", LOCAL_WORLD_SIZE="2")
+    status, _, said = hardneg(*command.split())
+    assert (status, said.count("\n")) == (2, 1)
+    assert said.startswith("ONE_PROCESS: ")
+    assert "works in one process, and the launcher started 2" in said
+
+
 def test_the_command_line_says_so_in_one_line(launched, hardneg, tmp_path):
     launched(RANK="x", WORLD_SIZE="2")
     status, _, said = hardneg("import", "pydocs", "--to", tmp_path / "data")
@@ -217,6 +316,7 @@ def test_a_process_that_fails_does_not_wait_for_the_kernels_of_the_others(launch
     monkeypatch.setattr(distributed, "assemble", dist.HashStore)
     monkeypatch.setattr(distributed, "_own_devices", lambda *_: own)
     monkeypatch.setattr(dist, "init_process_group", lambda backend, **_: backends.append(backend))
+    monkeypatch.setattr(dist.distributed_c10d, "_set_pg_timeout", lambda _: None)
     monkeypatch.setattr(dist, "destroy_process_group", lambda: done.append("destroy"))
     monkeypatch.setattr(dist.distributed_c10d, "_abort_process_group", lambda: done.append("abort"))
     if fault:

@@ -75,6 +75,11 @@ class Reading(TypedDict, total=False):
     device: str | None
 
 
+def of_all_processes(reading: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of :class:`Reading` that all processes must share: not the device, nor places on a machine."""
+    return {name: value for name, value in reading.items() if name not in ("device", "passage_model", "allow_bin")}
+
+
 MODELS = ("model", "passage_model", "ranker", "filter_by", "teacher")  # the arguments that name a model
 
 

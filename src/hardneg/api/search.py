@@ -21,6 +21,7 @@ from hardneg.api.inputs import (
     collection_of,
     holding,
     model_place,
+    of_all_processes,
     one_of,
     source_at,
 )
@@ -32,6 +33,7 @@ from hardneg.data.formats.trec import check_ids, write_run
 from hardneg.data.languages import language_named
 from hardneg.data.training_data import named_split
 from hardneg.errors import ArtifactError, SettingsError
+from hardneg.process.agreement import check_alike
 from hardneg.process.distributed import by_leader, group, shard_of
 from hardneg.records import Int32, Run, Side
 from hardneg.search.bm25 import bm25_run, bm25_texts
@@ -166,6 +168,8 @@ def search_split(
     chosen.check(reading)
     check_file(Path(out), [data], told=True)
     collection, folder = collection_of(data, cache), cache_at(cache)
+    how = {"--bm25": bm25, "--k": k, "--split": split, "--language": language, "--rerank-k": rerank_k}
+    check_alike({"data": collection.digest, **how, **of_all_processes(reading)})
     rows = named_split(collection, split, "split").query_rows
     blank = collection.passage_ids.first_blank()
     check_ids(collection.query_ids.take(rows) + ([] if blank is None else [collection.passage_ids[blank]]))
@@ -178,7 +182,9 @@ def search_split(
         return {"run": str(out), "queries": len(run), "hits": len(run.scores)}
 
     if chosen.model is not None:
-        first.open_together()  # type: ignore[attr-defined]  # it is a retriever of a model
+        opened: Any = first  # a retriever of a model
+        check_alike({"model": opened.digest, "precision": opened.encoding.precision})
+        opened.open_together()
     return by_leader(write)
 
 

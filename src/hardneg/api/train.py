@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -27,6 +28,7 @@ from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.results_manifest import write_results
 from hardneg.experiment.snapshot import State
 from hardneg.experiment.tensorboard import tensorboard_writer
+from hardneg.process.agreement import check_alike
 from hardneg.process.distributed import by_leader, group, is_leader
 from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import note
@@ -44,6 +46,7 @@ from hardneg.storage.safe_read import read_json
 @group()  # all processes join before one of them writes
 def train_seeds(task: Task) -> dict[str, Any]:
     """The results of one experiment, or the pooled results of one for each seed; {} if one role was run."""
+    check_alike(told_to(task))
     if task.role is not None:
         be_role(task, task.role)
         return {}
@@ -62,6 +65,19 @@ def train_seeds(task: Task) -> dict[str, Any]:
         if not known or not Layout(task.place).report.is_file():
             report_seeds(task.place, task.data, task.cache)
     return pooled
+
+
+def told_to(task: Task) -> dict[str, Any]:
+    """What all processes that train together must have been told alike; places may differ by machine."""
+    return {
+        "recipe": task.recipe.name,
+        **task.settings.model_dump(mode="json"),
+        "data": task.data.collection.digest,
+        **{f"--{name}": value for name, value in dataclasses.asdict(task.splits).items()},
+        "--seeds": task.seeds,
+        "--minutes": task.minutes,
+        "--role": task.role,
+    }
 
 
 def is_known(folder: Path, results: Mapping[str, Any]) -> bool:

@@ -237,7 +237,8 @@ def set_logging(*, quiet: bool = False) -> None:
     """
     progress.mute(quiet)
     terminal = logging.StreamHandler(sys.stderr)
-    terminal.setLevel(logging.ERROR if quiet else logging.WARNING)
+    # Of the processes of a machine that work together, one warns: all of them would say the same.
+    terminal.setLevel(logging.ERROR if quiet or os.environ.get("LOCAL_RANK", "0") != "0" else logging.WARNING)
     terminal.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[terminal])
     logging.getLogger("hardneg").setLevel(logging.INFO)

@@ -57,7 +57,9 @@ def index(
     begin(code=reading.pop("allow_code"))
     from hardneg.api.index import index as execute
     from hardneg.cli.tables import facts_table
+    from hardneg.process.launch import check_alone
 
+    check_alone("hardneg index")
     machine.tune()
     facts = execute(
         embeddings,

@@ -241,9 +241,10 @@ class Machine:
 
     def limit(self) -> None:
         """Set the limits of memory."""
+        from hardneg.process.launch import local_size
         from hardneg.process.memory import limit_memory
 
-        limit_memory(self.max_ram, self.max_vram)
+        limit_memory(self.max_ram, self.max_vram, processes=local_size())
 
     def tune(self) -> None:
         """Prepare for computing: set threads, what makes the CPU fast, and the limits of memory."""

@@ -46,7 +46,9 @@ def rerank(
     begin(resumable=True, code=reading.pop("allow_code"))
     from hardneg.api.rank import rerank as execute
     from hardneg.cli.tables import facts_table
+    from hardneg.process.launch import check_alone
 
+    check_alone("hardneg rerank")
     machine.tune()
     named: dict[str, Any] = {
         "data": data,

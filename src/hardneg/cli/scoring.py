@@ -46,7 +46,9 @@ def score(
     from hardneg.api.score import score as execute
     from hardneg.cli.tables import facts_table
     from hardneg.negatives.candidates import Filters
+    from hardneg.process.launch import check_alone
 
+    check_alone("hardneg score")
     machine.tune()
     named: dict[str, Any] = {
         "data": data,

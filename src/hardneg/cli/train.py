@@ -200,6 +200,7 @@ def run(
     from hardneg.cli.ending import ending_text
     from hardneg.cli.tables import estimate_text, settings_text
     from hardneg.data.training_data import Splits
+    from hardneg.process.launch import check_alone
 
     machine.tune()
     given = {name: value for name, value in {"prompts": prompts, **values}.items() if value is not None}
@@ -218,6 +219,7 @@ def run(
         **arguments,
     }
     if dry_run or estimate or devices != "1":
+        check_alone("--estimate" if estimate else "--dry-run" if dry_run else "--devices")
         plan = recipes.plan(recipe, data, model, out, estimate=estimate, devices=devices, **common)
         show_result(plan, as_json, estimate_text if estimate else settings_text)
         return

@@ -63,12 +63,20 @@ _waiting = False  # whether this process works as if it were alone, and the othe
 
 
 def shard_of(text: str | None) -> tuple[int, int]:
-    """The shard (i, n) that ``--shard i/n`` names; without it the launcher's rank and world size."""
+    """The shard (i, n) that ``--shard i/n`` names; without it the launcher's rank and world size.
+
+    Raises
+    ------
+    SettingsError : the text names no shard, or all processes of a launcher would make the same one.
+    """
     if text is None:
         check_launch()
         return rank(), world_size()
     left, _, right = text.partition("/")
     if left.isdecimal() and right.isdecimal() and int(left) < int(right):
+        if world_size() > 1 and (int(left), int(right)) != (rank(), world_size()):
+            what = f"the launcher started {world_size()} processes, and each would make the shard {text}"
+            raise SettingsError("BAD_SHARD", what, "start one process for a shard, or leave --shard out")
         return int(left), int(right)
     raise SettingsError("BAD_SHARD", f"'{text}' is not a shard", "write --shard i/n with 0 <= i < n")
 
@@ -106,7 +114,9 @@ def group() -> Iterator[None]:
     store = assemble()
     with peers():
         backend = "cpu:gloo,cuda:nccl" if _own_devices(store, bool(devices)) else "gloo"
-        dist.init_process_group(backend, store=store, rank=rank(), world_size=world_size(), timeout=PATIENCE)
+        # A process that dies while they connect is noticed by nothing but this time; later, by its connection.
+        dist.init_process_group(backend, store=store, rank=rank(), world_size=world_size(), timeout=ASSEMBLY)
+        dist.distributed_c10d._set_pg_timeout(PATIENCE)
     _members, _opened, _astray = world_size(), _opened + 1, False
     sound = False
     try:
@@ -132,8 +142,24 @@ def _own_devices(store: Any, cuda: bool) -> bool:
 
     own = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid) if cuda else ""
     store.set(f"device/{rank()}", own)
-    told = [store.get(f"device/{one}").decode() for one in range(world_size())]
+    told = told_by_all(store, "device")
     return all(told) and len(set(told)) == len(told)
+
+
+def told_by_all(store: Any, what: str) -> list[str]:
+    """What each process has written into the store, in order of rank; waiting ends after ``ASSEMBLY``.
+
+    Raises
+    ------
+    RuntimeError : one of them did not write it. Interrupted : this process was asked to stop.
+    """
+    keys, end = [f"{what}/{one}" for one in range(world_size())], time.monotonic() + ASSEMBLY.total_seconds()
+    while not store.check(keys):
+        stop_flag.check()
+        if time.monotonic() > end:
+            raise RuntimeError(f"not all told their {what}")
+        time.sleep(TICK_SECONDS)
+    return [store.get(key).decode() for key in keys]
 
 
 def assemble() -> Any:
@@ -144,13 +170,22 @@ def assemble() -> Any:
 
         whole = meet(end)
         store = None if whole is None else PrefixStore(f"hardneg/{_opened}", whole)
+        if store is not None:
+            store.set(f"size/{rank()}", str(world_size()))
         arrived = 0 if store is None else store.add(ARRIVED, 1)
-        while store is not None and arrived < world_size() and time.monotonic() < end:
+        sizes = {str(world_size())}
+        while store is not None and arrived < world_size() and len(sizes) == 1 and time.monotonic() < end:
             stop_flag.check()
             time.sleep(TICK_SECONDS)
             arrived = store.add(ARRIVED, 0)
-        if arrived >= world_size():
-            return store
+            sizes |= {store.get("size/0").decode()} if store.check(["size/0"]) else set()
+        if arrived >= world_size() and len(sizes) == 1:
+            sizes |= set(told_by_all(store, "size"))
+            if len(sizes) == 1:
+                return store
+        if len(sizes) > 1:
+            reason = f"some were told WORLD_SIZE = {' and some '.join(sorted(sizes))}"
+            time.sleep(10 * TICK_SECONDS)  # the others look here, too
     except (RuntimeError, ValueError, OverflowError) as fault:
         reason = " ".join(str(fault).split())
     place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
@@ -206,8 +241,8 @@ def peers() -> Iterator[None]:
         while stop_flag.heard is None and time.monotonic() < until:
             time.sleep(0.05)
         stop_flag.check()  # all were asked to stop, and another did so sooner
-        what = f"another process of this training is gone ({fault})"
-        raise PeerError("PEER_LOST", f"{what:.200}", "read its message, and run the same command again") from fault
+        what = "another process of this command is gone, or does not answer"
+        raise PeerError("PEER_LOST", what, "read its message, and run the same command again") from fault
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,18 @@ def local_size() -> int:
     return _told("LOCAL_WORLD_SIZE", 1, least=1)
 
 
+def check_alone(command: str) -> None:
+    """Refuse a command that does not divide its work between the processes that a launcher started.
+
+    Raises
+    ------
+    SettingsError : there are several (exit 2).
+    """
+    if world_size() > 1:
+        what = f"{command} works in one process, and the launcher started {world_size()}"
+        raise SettingsError("ONE_PROCESS", what, "start it without torchrun (unset RANK and WORLD_SIZE)")
+
+
 def _told(name: str, alone: int, *, least: int = 0) -> int:
     """A number that the launcher put into the environment; ``alone`` where it put none."""
     text = os.environ.get(name, str(alone))

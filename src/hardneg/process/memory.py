@@ -14,6 +14,7 @@ import psutil
 
 from hardneg.errors import ResourceError, SettingsError
 from hardneg.process.control_groups import memory_left
+from hardneg.process.launch import local_size
 
 UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
@@ -38,12 +39,15 @@ def parse_size(option: str, text: str) -> int:
     return size
 
 
-def limit_memory(max_ram: str | None = None, max_vram: str | None = None) -> None:
-    """Set the most memory that this process may take from now on; None sets no limit."""
+def limit_memory(max_ram: str | None = None, max_vram: str | None = None, *, processes: int = 1) -> None:
+    """Set the most memory that this process may take from now on; None sets no limit.
+
+    ``processes`` of this machine share ``max_ram`` equally.
+    """
     for kind, option, text in (("cpu", "--max-ram", max_ram), ("cuda", "--max-vram", max_vram)):
         _limits.pop(kind, None)
         if text is not None:
-            _limits[kind] = parse_size(option, text)
+            _limits[kind] = parse_size(option, text) // (processes if kind == "cpu" else 1)
 
 
 def limit_of(device: str) -> int | None:
@@ -64,11 +68,12 @@ def room(device: str = "cpu") -> int | None:
 def spare() -> int:
     """The bytes to take for speed alone: half of what the limit leaves; without a limit, a quarter of the free.
 
-    It is never more than a quarter of what the control groups leave.
+    It is never more than a quarter of what the control groups leave. Processes that a launcher started together on
+    this machine share the quarter.
     """
-    left, grouped = room("cpu"), memory_left()
-    most = int(psutil.virtual_memory().available) // 4 if left is None else left // 2
-    return most if grouped is None else min(most, grouped // 4)
+    left, grouped, sharing = room("cpu"), memory_left(), 4 * local_size()
+    most = int(psutil.virtual_memory().available) // sharing if left is None else left // 2
+    return most if grouped is None else min(most, grouped // sharing)
 
 
 def require(needed: int, what: str, device: str = "cpu") -> None:

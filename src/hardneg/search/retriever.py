@@ -318,9 +318,12 @@ class Retriever(Guarded):
         try:
             return self._embedded(side, searching)
         except ArtifactError as fault:
-            # An experiment that shares the cache and trains the same may have deleted them meanwhile.
-            if fault.code != "NO_MANIFEST" or has_others():
+            if fault.code != "NO_MANIFEST":
                 raise
+            if has_others():
+                fix = "all processes must see the same files: give a --cache (and --out) that all of them share"
+                raise ArtifactError("NO_MANIFEST", fault.what, fix, path=fault.path) from fault
+            # An experiment that shares the cache and trains the same may have deleted them meanwhile.
             return self._embedded(side, searching)
 
     def _embedded(self, side: Side, searching: bool) -> Embeddings:
