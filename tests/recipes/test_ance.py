@@ -1,7 +1,10 @@
 """ANCE: losses against a slow re-implementation, versions in force, refreshing and resuming, in one process."""
 
 import json
+import os
 import shutil
+import signal
+import threading
 import time
 
 import numpy as np
@@ -17,12 +20,14 @@ from hardneg.errors import Faults, SettingsError
 from hardneg.experiment.folder import Experiment
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.pool import load_pool
+from hardneg.process import distributed
 from hardneg.recipes.ance import recipe as ance
 from hardneg.recipes.ance import refreshing
 from hardneg.recipes.ance import versions as refresh
 from hardneg.recipes.ance.recipe import RECIPE, Ance
 from hardneg.recipes.roles import peers
 from hardneg.recipes.training_run import TrainingRun
+from processes import together
 from worlds.tiny_world import COMMON, one_thread  # noqa: F401
 
 EVERY, REFRESHES = 4, 2
@@ -409,6 +414,34 @@ def test_waiting_ends_when_the_peer_is_silent_by_our_own_clock(tmp_path):
         return "found" if count > 6 else None
 
     assert peers.wait_for_peer(beat, 0.3)(ready, "version 2") == "found"
+
+
+def test_who_waits_for_the_other_role_notices_that_a_process_of_its_own_group_is_gone(tmp_path, monkeypatch):
+    """Rank 0 waits alone, and the others wait for it: no message would tell it that they are gone."""
+    monkeypatch.setattr(peers, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(distributed, "LINGER_SECONDS", 0.0)
+    beat = peers.RoleHeartbeat(tmp_path / "inferencer.beat", "inferencer")
+
+    def work(rank):
+        count = 0
+
+        def ready():
+            nonlocal count
+            count += 1
+            beat.path.write_text(str(count))  # the other role lives, and makes nothing
+
+        if rank:
+            threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        with distributed.group():
+            try:
+                distributed.by_leader(peers.wait_for_peer(beat, 60.0), ready, "version 2")
+            except refresh.PeerError as fault:
+                return 8 if fault.code == "PEER_LOST" else 1
+        return 0
+
+    begun = time.monotonic()
+    assert together(2, work, tmp_path / "log") == [8, -signal.SIGKILL], (tmp_path / "log").read_text()
+    assert time.monotonic() - begun < 50
 
 
 @pytest.mark.slow

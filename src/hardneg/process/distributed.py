@@ -38,6 +38,7 @@ __all__ = [
     "leader_first",
     "local_rank",
     "local_size",
+    "look_for_others",
     "member",
     "peers",
     "rank",
@@ -302,6 +303,16 @@ def together(do: Callable[..., T], *args: Any, **own: Any) -> T:
         found = do(*args, **own)
         _astray = False
     return found
+
+
+def look_for_others() -> None:
+    """Raise if another process of the group is gone, where this one works alone while the others wait for it."""
+    if _waiting:
+        together(_nothing)
+
+
+def _nothing() -> None:
+    """An errand that does nothing: a message that reaches only processes that live."""
 
 
 def _serve() -> Any:

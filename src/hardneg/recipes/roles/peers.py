@@ -18,7 +18,7 @@ from hardneg.experiment.snapshot import RESTORE
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
-from hardneg.process.distributed import by_leader
+from hardneg.process.distributed import by_leader, look_for_others
 from hardneg.process.progress import pulse
 from hardneg.process.signals import stop_flag
 from hardneg.storage.artifacts import is_published
@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 TRAINER, INFERENCER = "trainer", "inferencer"
 POLL_SECONDS = 0.1
+LOOK_SECONDS = 5.0  # after so long, whoever waits looks whether the other processes of its group live
 BEAT_SECONDS = 0.5
 
 
@@ -93,17 +94,20 @@ def wait_for_peer(beat: RoleHeartbeat, seconds: float) -> Wait:
 
     Raises
     ------
-    PeerError : the peer is dead or hung (exit 8).
+    PeerError : the peer, or another process of this one's group, is dead or hung (exit 8).
     """
 
     def wait(ready: Callable[[], Any], what: str) -> Any:
         if (found := ready()) is not None:
             return found
-        start = time.monotonic()
+        start = looked = time.monotonic()
         observer = Observer(beat)
         while (found := ready()) is None:
             stop_flag.check()
             pulse()
+            if time.monotonic() - looked > LOOK_SECONDS:
+                look_for_others()
+                looked = time.monotonic()
             if observer.silence() > seconds:
                 fault = f"no sign of life of the {beat.name} for {seconds:.0f} s, while waiting for {what}"
                 raise PeerError(
