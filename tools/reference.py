@@ -179,15 +179,16 @@ def settings_page() -> str:
         "",
         "Give a setting as `--set NAME=VALUE`, in a TOML file (`--config FILE`), or as a keyword in Python."
         " [Presets](presets.md) are named sets of values. `hardneg train RECIPE --dry-run` prints all values that"
-        " would be used, and where each comes from.",
+        " would be used.",
         "",
         "A setting marked † does not change results, so it may change when an experiment is resumed. All others"
         " decide the result. For settings of the model, `none` keeps what the model brings. *From* names papers.",
         "",
         f"## {SHARED.capitalize()}",
         "",
-        "These settings have the same meaning and default in every recipe. `ranker` refuses the ones of encoders"
-        " (pooling, head, vectors).",
+        "These settings have the same meaning and default in every recipe. `ranker` refuses those of encoders: "
+        + ", ".join(f"`{name}`" for name in RECIPES["ranker"].settings.refused)
+        + ".",
         "",
         *table_of(first, shared),
     ]

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -76,6 +76,8 @@ class Settings(BaseModel, metaclass=SettingsType):
     """Base of all settings classes: unknown keys, wrong types, NaN and Inf are faults."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    refused: ClassVar[tuple[str, ...]] = ()  # settings of a base class that this class takes no value for
 
     _origins: Origins = PrivateAttr(default_factory=lambda: Origins())
 

@@ -57,6 +57,13 @@ def test_every_usual_option_gives_the_recipes_own_settings_or_is_refused(recipe)
             assert (got[0] if isinstance(got, list) else got) == option.value_of(recipe, value), name
 
 
+def test_help_hides_what_the_recipe_refuses(hardneg):
+    said = {recipe: hardneg("train", recipe, "--help")[1] for recipe in RECIPES}
+    for option in USUAL:
+        hidden = {recipe for recipe, text in said.items() if f"  {option.flag} " not in text}
+        assert hidden == {recipe for recipe in RECIPES if not option.settings_of(recipe)}, option.flag
+
+
 def test_a_number_of_negatives_leaves_the_positive_out():
     settings = usual_of("ance-tele", n_negatives=3)
     assert (settings.passages_reference, settings.passages_paper) == ([4], [4])
@@ -332,6 +339,18 @@ def test_every_setting_is_listed_once(recipe):
     rows = described(recipe)
     assert sorted(row["name"] for row in rows) == sorted(all_facts()[recipe])
     assert all(row["meaning"].endswith(".") and "preset" not in row for row in rows)
+
+
+def test_settings_of_encoders_are_not_listed_for_a_ranker(hardneg):
+    refused = set(RECIPES["ranker"].settings.refused)
+    assert {"pooling", "dev_passages"} < refused <= set(RECIPES["ranker"].settings.model_fields)
+    assert not refused & {row["name"] for row in described("ranker")}
+    for name in refused:
+        assert name in {row["name"] for row in described("star")}
+    rows = {row["name"]: row for row in described("ranker")}
+    assert rows["filter_by"]["values"] == "miner, given"
+    with pytest.raises(Faults, match=r"filter_by = \"start\"; it should be 'miner' or 'given'"):
+        settings_of("ranker", filter_by="start", top=3)
 
 
 def test_settings_show_the_values_of_a_preset(hardneg):

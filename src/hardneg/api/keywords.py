@@ -222,10 +222,10 @@ class AnceTeleKeywords(Keywords, total=False):
     steps: int | None
     """Training steps of the learning-rate schedule. They win over `epochs`."""
     stop_fraction: float
-    """Every episode but the last ends after this share of the schedule."""
+    """Every episode with mined negatives, except the last one, ends after this share of the schedule."""
     stop_step: int | None
-    """Every episode but the last ends after this step. The learning rate falls as if it went on. It wins over
-    `stop_fraction`.
+    """Every episode with mined negatives, except the last one, ends after this step. The learning rate falls as
+    if it went on. It wins over `stop_fraction`.
     """
     first: Literal["mined", "in_batch"]
     """What the first episode trains on: `mined`, negatives of the untrained model; `in_batch`, the other passages
@@ -420,9 +420,10 @@ class StarKeywords(Keywords, total=False):
     positives: Literal["rotate", "first"]
     """Which positive a query trains with: `rotate`, another one in each epoch; `first`, always the first."""
     mine_passages: int | None
-    """Mine for the queries that training visits, among the first so many hits of BM25 for each of them and their
-    positives: no other passage is embedded to mine. None, or where all are embedded anyway, for a test split,
-    `examine` = all or `dev_passages` = none: for all queries, among all passages.
+    """Only the positives and BM25's first so many hits of the queries that training visits are encoded, and
+    negatives are mined among them. None: among all passages, for all queries. It has no effect where all passages
+    are encoded anyway: with a test split, without dev, with dev among all passages, with `examine=all`,
+    `guide_mask=true` or `filter_by=start`.
     """
 
 
@@ -436,7 +437,9 @@ class AdoreKeywords(Keywords, total=False):
     cut: int
     """The measure counts this many first passages. It has no default."""
     measure: Literal["RR", "nDCG"]
-    """The measure whose change weighs a pair, as if its positive were the only one: `RR` or `nDCG`."""
+    """The measure that weighs a pair: by how much it changes if the two passages change places. `RR` is taken as
+    if the pair's positive were the only one, `nDCG` with the ideal ranking of all positives of the query.
+    """
     weighted: bool
     """Whether pairs are weighed by the measure (LambdaRank) or not (RankNet)."""
     refresh_every: int | None

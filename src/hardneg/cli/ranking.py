@@ -88,7 +88,9 @@ def fuse(
     tuning_run: Annotated[
         list[Path] | None,
         option(
-            help="A run over that split, one for each run in the same order (default: the runs).", metavar="RUN"
+            help="A run over the split of --tune. Give one for each RUN, in the same order (default: the RUNs"
+            " themselves).",
+            metavar="RUN",
         ),
     ] = None,
     measure: Annotated[

@@ -85,7 +85,7 @@ def command_of(facts: RecipeFacts) -> Callable[..., None]:
         run(facts.name, **with_config(given), values=values, arguments=own, usual=usual, beside=beside)
 
     others = {
-        "usual": list(map(usual_parameter, USUAL)),
+        "usual": [usual_parameter(option, facts.name) for option in USUAL],
         "own": [parameter_of(option, "Recipe") for option in facts.options],
         "model": [parameter_of(option, "Model") for option in facts.model_options],
     }
@@ -138,10 +138,15 @@ def parameter_of(option: RecipeOption, panel: str) -> inspect.Parameter:
     return optional_parameter(option.name, option.kind, shown)
 
 
-def usual_parameter(option: UsualOption) -> inspect.Parameter:
-    """The parameter by which typer reads an option for what everyone sets."""
+def usual_parameter(option: UsualOption, recipe: str) -> inspect.Parameter:
+    """The parameter by which typer reads an option for what everyone sets; help hides it where it is refused."""
     shown = typer.Option(
-        option.flag, metavar=option.metavar, min=option.least, help=option.help, rich_help_panel="Settings"
+        option.flag,
+        metavar=option.metavar,
+        min=option.least,
+        help=option.help,
+        rich_help_panel="Settings",
+        hidden=not option.settings_of(recipe),
     )
     return optional_parameter(option.name, option.kind, shown)
 

@@ -186,7 +186,8 @@ class Splits:
     Attributes
     ----------
     dev : a split's name. ``auto``: the first of ``DEV_NAMES`` that has judgements; if there is none, a tenth of
-        the training queries is held out, at most 500 (or the setting ``dev_queries``). ``none``: no dev split.
+        the training queries is held out: at most 500, or fewer if the setting ``dev_queries`` is smaller.
+        ``none``: no dev split.
     test : a name, or ``none``; the default is left out where it is absent or has no relevant passage.
     """
 

@@ -153,14 +153,15 @@ WARMUP = RecipeFacts(
     ("hardneg train warmup --data DATA --model M --preset bm25 --out warm",),
     options=(NEGATIVES, *FROZEN),
     notes={"random": "of the corpus"},
-    hint="Kinds are mixed, or trained on one after the other: --set mixtures.",
+    hint="Kinds of negatives are mixed, or trained on one after the other: --set mixtures.",
 )
 ANCE = RecipeFacts(
     "ance",
     "ANCE: negatives mined again and again while it trains.",
     ("hardneg train ance --data DATA --model warm/model --preset passage", "--out EXP"),
     options=(ROLE, TRAINERS, INFERENCERS, *FROZEN),
-    hint="They are mined between steps, or by another process meanwhile: --set mode=sync, async or async-fixed.",
+    hint="Negatives are mined between steps, or by another process meanwhile:"
+    " --set mode=sync, async or async-fixed.",
     module="ance.recipe",
 )
 STAR = RecipeFacts(
@@ -182,7 +183,8 @@ AR2 = RecipeFacts(
     "AR2: a retriever and a ranker that train each other.",
     ("hardneg train ar2 --data DATA --model warm/model --ranker R --preset demo", "--out EXP"),
     options=(RANKER_MODEL, ROLE, TRAINERS, INFERENCERS, FILTER_BY),
-    hint="They are mined between iterations, or by another process meanwhile: --set mode=sync or async-fixed.",
+    hint="Negatives are mined between iterations, or by another process meanwhile:"
+    " --set mode=sync or async-fixed.",
     module="ar2.recipe",
 )
 
@@ -194,7 +196,8 @@ RANKER = RecipeFacts(
     "A ranker (cross-encoder), trained from a ranker or an encoder.",
     ("hardneg train ranker --data DATA --model M --preset finetune", "--out RANKER"),
     options=(NEGATIVES, RETRIEVER, FILTER_BY),
-    hint="It is measured by what it re-ranks: BM25's hits, or --retriever's. --set loss=cross_entropy or bce.",
+    hint="The ranker is measured by what it re-ranks: the hits of BM25 or of --retriever."
+    " Losses: --set loss=cross_entropy or bce.",
     without=("passage_model", "prompts"),
 )
 

@@ -98,8 +98,9 @@ def facts_of(settings: type[Settings]) -> dict[str, dict[str, Any]]:
 
     Returns
     -------
-    For each setting: ``values``, the allowed values in words; ``default``; ``needed``, whether it has no default;
-    ``result``, whether it decides the result, so that an experiment cannot go on with another value.
+    For each setting that the class does not refuse: ``values``, the allowed values in words; ``default``;
+    ``needed``, whether it has no default; ``result``, whether it decides the result, so that an experiment cannot
+    go on with another value.
     """
     schema = settings.model_json_schema(mode="validation")["properties"]
     return {
@@ -110,6 +111,7 @@ def facts_of(settings: type[Settings]) -> dict[str, dict[str, Any]]:
             "result": not is_operational(settings, name),
         }
         for name, field in settings.model_fields.items()
+        if name not in settings.refused
     }
 
 

@@ -52,13 +52,15 @@ MEANINGS: dict[str, Meaning] = {
         "optimiser steps",
     ),
     "ance-tele.stop_step": Meaning(
-        "Every episode but the last ends after this step. The learning rate falls as if it went on. It wins over"
-        " `stop_fraction`.",
+        "Every episode with mined negatives, except the last one, ends after this step. The learning rate falls as"
+        " if it went on. It wins over `stop_fraction`.",
         "optimiser steps",
         TELE,
     ),
     "stop_fraction": Meaning(
-        "Every episode but the last ends after this share of the schedule.", "share, above 0 to 1", TELE
+        "Every episode with mined negatives, except the last one, ends after this share of the schedule.",
+        "share, above 0 to 1",
+        TELE,
     ),
     "min_steps": Meaning("At least so many steps are made where `epochs` would give fewer.", "optimiser steps"),
     "max_steps": Meaning(
@@ -253,6 +255,9 @@ MEANINGS: dict[str, Meaning] = {
         "Whose scores the bounds compare: `miner`, the model that mines; `start`, the one that training starts"
         " from; `given`, that of `--filter-by`."
     ),
+    "ranker.filter_by": Meaning(
+        "Whose scores the bounds compare: `miner`, the model that mines; `given`, that of `--filter-by`."
+    ),
     "guide_mask": Meaning(
         "Whether a negative of a step is left out if the untrained model scores it above the positive.", "", GUIDE
     ),
@@ -299,7 +304,11 @@ MEANINGS: dict[str, Meaning] = {
     "margin": Meaning("Margin of the hinge loss.", "score"),
     "cut": Meaning("The measure counts this many first passages. It has no default.", "passages", ZHAN),
     "measure": Meaning(
-        "The measure whose change weighs a pair, as if its positive were the only one: `RR` or `nDCG`.", "", ZHAN
+        "The measure that weighs a pair: by how much it changes if the two passages change places. `RR` is taken"
+        " as if the pair's positive were the only one, `nDCG` with the ideal ranking of all positives of the"
+        " query.",
+        "",
+        ZHAN,
     ),
     "weighted": Meaning("Whether pairs are weighed by the measure (LambdaRank) or not (RankNet).", "", ZHAN),
     "distill": Meaning(
@@ -382,9 +391,10 @@ MEANINGS: dict[str, Meaning] = {
         "passages",
     ),
     "mine_passages": Meaning(
-        "Mine for the queries that training visits, among the first so many hits of BM25 for each of them"
-        " and their positives: no other passage is embedded to mine. None, or where all are embedded anyway, for a"
-        " test split, `examine` = all or `dev_passages` = none: for all queries, among all passages.",
+        "Only the positives and BM25's first so many hits of the queries that training visits are encoded, and"
+        " negatives are mined among them. None: among all passages, for all queries. It has no effect where all"
+        " passages are encoded anyway: with a test split, without dev, with dev among all passages, with"
+        " `examine=all`, `guide_mask=true` or `filter_by=start`.",
         "passages",
     ),
     "keep": Meaning("Which state `model/` holds: the `last`, or the `best` on dev."),

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
@@ -55,23 +55,23 @@ from hardneg.training.stage import steps_made
 RANKER = "ranker"  # the model's name in metrics and checkpoints
 EPISODE = 1
 FIRST_HITS = "first"  # the source that is the given pool, or else the model that ranks first
-OF_ENCODERS = (
-    "towers",
-    "pooling",
-    "head",
-    "normalize",
-    "dim",
-    "prompts",
-    "search_query_length",
-    "train_passage_length",
-    "dev_passages",
-)
-
 States = RankedState | Snapshot | ArchivedState
 
 
 class RankerTraining(MiningSettings):
     """Settings of the recipe."""
+
+    refused: ClassVar[tuple[str, ...]] = (  # those of encoders
+        "towers",
+        "pooling",
+        "head",
+        "normalize",
+        "dim",
+        "prompts",
+        "search_query_length",
+        "train_passage_length",
+        "dev_passages",
+    )
 
     sources: list[Literal["first", "bm25", "query", "random"]] = Field([])  # none: first
     negatives_per_query: int = Field(7, ge=1)
@@ -82,12 +82,13 @@ class RankerTraining(MiningSettings):
     steps: PositiveInt | None = None  # of the schedule; wins over epochs
     stop_step: int | None = Field(None, ge=1)  # ends training early, without shortening the schedule
     positives: Literal["rotate", "first"] = "rotate"
+    filter_by: Literal["miner", "given"] = "miner"  # not start: a new ranker's head is random
     rerank: int = Field(100, ge=1)  # hits of a dev or test query that are re-ranked to measure a state
 
     def check(self) -> None:
         """Refuse also settings that no ranker has."""
         super().check()
-        if given := [name for name in OF_ENCODERS if getattr(self, name) is not None]:
+        if given := [name for name in self.refused if getattr(self, name) is not None]:
             what = f"{given[0]} = {getattr(self, given[0])}: a ranker has no such setting"
             raise SettingsError("BAD_SETTING", what, "leave it out")
         self.check_masked("for a ranker, which has no in-batch negatives")
@@ -95,9 +96,6 @@ class RankerTraining(MiningSettings):
         if len(set(self.sources)) < len(self.sources):
             what = f"a source stands twice in {', '.join(self.sources)}"
             raise SettingsError("REPEATED_SOURCE", what, "name each once")
-        if self.filter_by == "start":
-            what = "filter_by = start: a new ranker's head is random, so its scores cannot filter"
-            raise SettingsError("BAD_SETTING", what, "give --filter-by M, or leave it out")
 
     def named(self, *, retriever: bool, pool: bool) -> list[str]:
         """The sources by their own names, each once, given whether a retriever ranks first, else BM25 does.
