@@ -166,7 +166,7 @@ def test_a_test_that_is_unsure_only_after_the_correction_says_both():
     row = comparison(0.2, 0.012) | {"p_holm": 0.087}
     found = verdict(results(row))
     assert found.kind == "unsure"
-    assert "p (Holm) = 0.087, 0.012 before it was corrected for all tests)" in found.sentence
+    assert "p (Holm) = 0.087, 0.012 before it was corrected for all tests of this measure)" in found.sentence
     assert "before" not in verdict(results(row | {"p_holm": 0.04})).sentence
 
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from hardneg.evaluation.compare import compare_runs
 from hardneg.evaluation.measures import Evaluation
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.states import StateRecord
@@ -129,6 +130,36 @@ def test_a_lead_that_may_be_chance_is_not_called_best(tmp_path):
 def test_of_equal_ones_none_is_called_best(tmp_path):
     found = verdict_of(Several([opened(tmp_path / "a", 0.5, "x"), opened(tmp_path / "b", 0.5, "x")]))
     assert (found.kind, found.sentence) == ("unsure", "On test, none does best: RR@10 a 0.500, b 0.500.")
+
+
+def with_measures(place, values):
+    """An experiment whose final state has these values of each measure on test."""
+    one = opened(place, 0.5, "x")
+    found = Evaluation(np.arange(QUERIES, dtype=np.int32), values, 0, 0)
+    one.kept["evaluations"] = {"final": {"test": found}}
+    return one
+
+
+def test_p_is_corrected_within_a_measure_as_compare_does(tmp_path):
+    draw = np.random.default_rng(2)
+    values = {name: draw.random(QUERIES) + at / 10 for at, name in enumerate("abc")}
+    alone = Several([with_measures(tmp_path / name, {"RR@10": one}) for name, one in values.items()])
+    more = {"R@100": np.ones(QUERIES), "nDCG@10": np.zeros(QUERIES)}
+    beside = Several([with_measures(tmp_path / name, {"RR@10": one} | more) for name, one in values.items()])
+    expected = [one.p_holm for one in compare_runs(list(values), list(values.values()), measure="RR@10", seed=0)]
+    assert paired_tests(alone).column("p (Holm)") == expected
+    assert paired_tests(beside).where(measure="RR@10").column("p (Holm)") == expected
+    assert verdict_of(beside) == verdict_of(alone)
+
+
+def test_a_p_that_is_small_before_the_correction_alone_is_told_twice(tmp_path):
+    several = [opened(tmp_path / name, 0.25, "x") for name in "abc"]
+    several[1].kept["evaluations"]["final"]["test"].values["RR@10"][:6] = 0.5
+    found = verdict_of(Several(several))
+    said = (
+        "interval +0.013 to +0.069, p (Holm) = 0.094, 0.031 before it was corrected for all tests of this measure."
+    )
+    assert found.details[0].endswith(said)
 
 
 def test_the_means_of_a_verdict_are_of_the_tested_queries(tmp_path):

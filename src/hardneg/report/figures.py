@@ -45,7 +45,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "comparisons",
         "Results",
         "Paired tests",
-        "Two-sided randomisation tests over queries; intervals are 95 % bootstrap intervals of the difference.",
+        "Two-sided randomisation tests over queries; intervals are 95 % bootstrap intervals of the difference. p"
+        " is corrected by Holm over the tests of a measure.",
         results.tests_table,
     ),
     Figure(
@@ -329,7 +330,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "Tests between states",
         "The mean difference in a query's errors, from each state to the one before and from the last to the"
         " untrained model, with 95 % bootstrap intervals. Below 0, the later state has fewer errors. p is of"
-        " two-sided randomisation tests over queries, corrected by Holm over all rows.",
+        " two-sided randomisation tests over queries. It is corrected by Holm over the pairs of states, apart for"
+        " all errors and for the first ones.",
         errors.errors_tests_table,
         charts.errors_tests_chart,
     ),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hardneg.evaluation.measures import Evaluation
-from hardneg.evaluation.significance import bootstrap_interval, holm, randomization_test
+from hardneg.evaluation.significance import bootstrap_interval, holm_within, randomization_test
 from hardneg.experiment.folder import BASE
 from hardneg.experiment.names import BM25, FINAL, RETRIEVED, UNTRAINED, shown
 from hardneg.records import Int32
@@ -24,7 +24,7 @@ from hardneg.report.measured import evaluations, means_of
 from hardneg.report.opened import Opened
 from hardneg.report.shapes import PERCENT, Chart, lines
 from hardneg.report.table import NotMeant, NotRecorded, Table
-from hardneg.report.verdict import SURE, Verdict, split_of
+from hardneg.report.verdict import SURE, Verdict, difference_of, split_of
 from hardneg.shown import as_set
 
 SEED, PERMUTATIONS = 0, 100_000
@@ -108,7 +108,10 @@ def results_table(several: Several) -> Table:
 
 
 def tests_table(several: Several) -> Table:
-    """Paired tests of the last states of every two experiments on the queries that both judge."""
+    """Paired tests of the last states of every two experiments on the queries that both judge.
+
+    ``p (Holm)`` is corrected over the pairs of a measure, as ``hardneg compare`` does.
+    """
     rows: list[dict[str, Any]] = []
     for (a, one), (b, other) in combinations(zip(several.names, several.experiments, strict=True), 2):
         rows += _tests(a, one, b, other)
@@ -116,7 +119,8 @@ def tests_table(several: Several) -> Table:
         raise NotRecorded(
             "No two experiments have runs of the same judged queries, or a collection is not at hand."
         )
-    for row, corrected in zip(rows, holm([row["p"] for row in rows]), strict=True):
+    families = [(row["split"], row["measure"]) for row in rows]
+    for row, corrected in zip(rows, holm_within(families, [row["p"] for row in rows]), strict=True):
         row["p (Holm)"] = float(corrected)
     return Table.of(rows)
 
@@ -313,15 +317,13 @@ def _other(row: dict[str, Any], best: str) -> str:
 
 def _compared(row: dict[str, Any], best: str) -> str:
     sign = 1 if row["a"] == best else -1
-    low, high = sorted((sign * row["low"], sign * row["high"]))
     difference = _signed(row, best)
     word = "cannot be told apart from"
     if row["p (Holm)"] <= SURE:
         word = f"is {'better' if difference > 0 else 'worse'} than"
-    return (
-        f"{best} {word} {_other(row, best)}: difference {difference:+.3f},"
-        f" 95 % interval {low:+.3f} to {high:+.3f}, p (Holm) = {row['p (Holm)']:.3g}."
-    )
+    test = {"difference": difference, "interval": sorted((sign * row["low"], sign * row["high"]))}
+    told = difference_of(test | {"p": row["p"], "p_holm": row["p (Holm)"]})
+    return f"{best} {word} {_other(row, best)}: {told}."
 
 
 def curves_chart(table: Table) -> Chart:
@@ -357,8 +359,9 @@ FIGURES: tuple[Figure[Several], ...] = (
         "comparisons",
         "Results",
         "Paired tests",
-        "Two-sided randomisation tests over the queries that both experiments judge, corrected by Holm. They"
-        " are of these trainings: with another seed a difference may come out otherwise.",
+        "Two-sided randomisation tests over the queries that both experiments judge. p is corrected by Holm over"
+        " the pairs of a measure, as `hardneg compare` does. The tests are of these trainings: with another seed a"
+        " difference may come out otherwise.",
         tests_table,
     ),
     Figure(
