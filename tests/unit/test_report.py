@@ -929,7 +929,9 @@ def test_static_negatives_are_compared_with_what_states_retrieve(finished, train
     opened, drawn = finished
     table = drawn["static_and_dynamic"].table
     states = opened.trained_states
-    for name, group in (("episode 1", states[:2]), ("episode 3", states[2:4])):
+    scratch = opened.states[1].name, opened.settings["settings"]["start"]
+    assert scratch == ("untrained", "scratch"), "each episode begins at the untrained model"
+    for name, group in (("episode 1", states[:2]), ("episode 3", [states[0], states[3]])):
         pool = opened.pools[name]
         expected = []
         for state in group:
@@ -955,10 +957,46 @@ def test_static_negatives_are_compared_with_what_states_retrieve(finished, train
     assert few.column("overlap") != table.column("overlap")
 
 
+def test_a_start_from_scratch_breaks_the_lines_of_the_states(finished, copied):
+    _, drawn = finished
+    ends = drawn["static_and_dynamic"].table.column("step")
+    for name, column in (
+        ("measured", "value"),
+        ("ranks_by_step", "mean RR@10"),
+        ("errors_by_step", "mean errors"),
+    ):
+        table = drawn[name].table
+        first = [table.where(episode=episode).records()[0] for episode in (1, 2, 3, 4)]
+        assert [row["step"] for row in first] == ends[::2], "each line begins where its episode begins"
+        assert len({row[column] for row in first}) == 1, "at the untrained model"
+        assert [table.where(episode=episode).column("step")[-1] for episode in (1, 2, 3, 4)] == ends[1::2]
+        if drawn[name].spec is not None:
+            assert drawn[name].spec["layer"][0]["encoding"]["detail"]["field"] == "episode"
+    shutil.rmtree(copied / opened_at(copied).trained_states[0].runs / "query")
+    _, without = drawn_of(copied, "static_and_dynamic")
+    rows, all_rows = without["static_and_dynamic"].table.rows, drawn["static_and_dynamic"].table.rows
+    assert rows == all_rows[1::2], "points without a run are left out"
+
+
+def test_a_start_from_the_state_before_keeps_the_lines_whole(finished, copied):
+    _, drawn = finished
+    opened = opened_at(copied)
+    opened.settings["settings"]["start"] = "continue"
+    found = {
+        one.name: draw(one, opened).table for one in FIGURES if one.name in ("measured", "static_and_dynamic")
+    }
+    assert "episode" not in found["measured"].columns
+    assert found["measured"].column("state").count("untrained") == 1
+    before, after = drawn["static_and_dynamic"].table, found["static_and_dynamic"]
+    assert after.column("step") == before.column("step")
+    assert after.where(negatives="episode 1") == before.where(negatives="episode 1")
+    assert after.where(negatives="episode 3").rows[0] != before.where(negatives="episode 3").rows[0]
+
+
 def test_ranks_and_errors_of_training_queries_are_those_of_the_states(finished):
     opened, drawn = finished
-    table, steps = drawn["ranks_by_step"].table, drawn["static_and_dynamic"].table.column("step")
-    assert table.column("step") == sorted(set(steps))
+    table = drawn["ranks_by_step"].table
+    table = Table(table.columns, (table.rows[0], *table.rows[1::2]))  # without the later starts from scratch
     by_state = drawn["training_errors"].table
     assert table.column("errors") == pytest.approx(by_state.column(by_state.columns[2]))
     known = opened.data_here.train

@@ -14,6 +14,7 @@ from hardneg.report.shapes import (
     Chart,
     altair,
     bars,
+    broken_at,
     configured,
     data_of,
     dots,
@@ -73,11 +74,14 @@ def loss_chart(table: Table) -> Chart:
 
 
 def measured_chart(table: Table) -> Chart:
-    """The deciding measure of every state by step, with that of BM25 or the retriever as a dashed line."""
+    """The deciding measure of every state by step, with that of BM25 or the retriever as a dashed line.
+
+    If every episode starts from scratch, each has its own line.
+    """
     alt = altair()
     first = table.records()[0]
     label = f"{first['split']} {first['measure']}"
-    base = alt.Chart(data_of(table)).encode(x=alt.X("step:Q", title="step"))
+    base = alt.Chart(data_of(table)).encode(x=alt.X("step:Q", title="step"), **broken_at(table, "episode"))
     value = alt.Y("value:Q", title=label, scale=alt.Scale(zero=False))
     line = base.mark_line(color=COLOURS[1]).encode(y=value)
     points = base.mark_point(filled=True, size=70, color=COLOURS[1], opacity=1).encode(
@@ -357,12 +361,12 @@ def overlap_by_step_chart(table: Table) -> Chart:
 
 def ranks_by_step_chart(table: Table) -> Chart:
     """The moving mean of the reciprocal rank of the training queries of each step."""
-    return lines(table, x="step", y="mean RR@10", zero=False, title="RR@10 of training queries")
+    return lines(table, x="step", y="mean RR@10", apart="episode", zero=False, title="RR@10 of training queries")
 
 
 def errors_by_step_chart(table: Table) -> Chart:
     """The moving mean of the errors of the training queries of each step."""
-    return lines(table, x="step", y="mean errors", title="errors of a query")
+    return lines(table, x="step", y="mean errors", apart="episode", title="errors of a query")
 
 
 def training_errors_chart(table: Table) -> Chart:

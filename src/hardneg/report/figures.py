@@ -85,7 +85,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "measured",
         "Learning curve",
         "Measured on the way",
-        "The deciding measure of each state (ANCE-Tele, Figures 2 and 8b); diamonds lie within an episode.",
+        "The deciding measure of each state (ANCE-Tele, Figures 2 and 8b); diamonds lie within an episode. If"
+        " episodes start from scratch, each has its own line, which begins at the untrained model.",
         results.measured_table,
         charts.measured_chart,
     ),

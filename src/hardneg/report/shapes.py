@@ -185,6 +185,7 @@ def lines(
     x: str,
     y: str,
     by: str | None = None,
+    apart: str | None = None,
     order: str | None = None,
     log: bool = False,
     zero: bool = True,
@@ -193,7 +194,8 @@ def lines(
 ) -> Chart:
     """A line with points for each value of ``by``; lines differ in dash, and points in shape.
 
-    ``title`` stands at the y axis, whose numbers have the format ``form``.
+    A line is broken where ``apart`` changes, if that is a column of the table. ``title`` stands at the y axis,
+    whose numbers have the format ``form``.
     """
     alt = altair()
     numbers = all(isinstance(value, (int, float)) for value in table.column(x))
@@ -210,17 +212,24 @@ def lines(
         scale = alt.Scale(type="log" if min(known, default=1) > 0 else "symlog", nice=False)
     axis = {} if form is None else {"axis": alt.Axis(format=form)}
     up = alt.Y(field=escaped(y), type="quantitative", title=title or y, scale=scale, **axis)
-    base = alt.Chart(data_of(table)).encode(x=across, y=up, tooltip=tips(table))
+    base = alt.Chart(data_of(table)).encode(x=across, y=up, tooltip=tips(table), **broken_at(table, apart))
     line = base.mark_line(strokeWidth=2, color=COLOURS[0])
     points = base.mark_point(filled=True, size=50, opacity=1, fill=COLOURS[0])
     if by is not None:
         names = list(dict.fromkeys(table.column(by)))
         field = {"field": escaped(by), "type": "nominal", "title": None, "sort": None}
         dashes = alt.Scale(domain=names, range=[list(dash) for dash in repeated(DASHES, len(names))])
-        apart = told_apart(by, names)
-        line = line.encode(apart["color"], strokeDash=alt.StrokeDash(**field, scale=dashes))
-        points = base.mark_point(filled=True, size=50, opacity=1).encode(**apart)
+        looks = told_apart(by, names)
+        line = line.encode(looks["color"], strokeDash=alt.StrokeDash(**field, scale=dashes))
+        points = base.mark_point(filled=True, size=50, opacity=1).encode(**looks)
     return styled(line if len(table) > DENSE else alt.layer(line, points))
+
+
+def broken_at(table: Table, column: str | None) -> dict[str, Any]:
+    """What breaks lines where a column changes; nothing if the table lacks it."""
+    if column is None or column not in table.columns:
+        return {}
+    return {"detail": altair().Detail(field=escaped(column), type="nominal")}
 
 
 def whole_ticks(values: Sequence[int]) -> Any:

@@ -189,7 +189,7 @@ def _last(one: Opened, split: str) -> Evaluation | None:
 
 def curves_table(several: Several) -> Table:
     """The deciding measure of every state by step, of all experiments."""
-    return _joined(several, measured_table, ("step", "state", "split", "measure", "value"))
+    return _joined(several, measured_table, ("step", "state", "split", "measure", "value", "episode"))
 
 
 def losses_table(several: Several) -> Table:
@@ -204,17 +204,19 @@ def overlaps_table(several: Several) -> Table:
 
 def rankings_table(several: Several) -> Table:
     """How the queries of each step rank their positives, of all experiments (STAR, Figure 4b)."""
-    return _joined(several, ranking_by_step_table, ("step", "mean RR@10", "mean errors"))
+    return _joined(several, ranking_by_step_table, ("step", "mean RR@10", "mean errors", "episode"))
 
 
 def _joined(several: Several, make: Any, columns: tuple[str, ...]) -> Table:
+    """The tables of all experiments in one; a column that all of them lack is left out."""
     rows: list[dict[str, Any]] = []
     others: NotMeant | None = None
     missing: NotRecorded | None = None
     for name, one in zip(several.names, several.experiments, strict=True):
         try:
             rows += [
-                {"experiment": name} | {column: row[column] for column in columns} for row in make(one).records()
+                {"experiment": name} | {column: row.get(column) for column in columns}
+                for row in make(one).records()
             ]
         except NotMeant as reason:
             others = reason
@@ -222,7 +224,7 @@ def _joined(several: Several, make: Any, columns: tuple[str, ...]) -> Table:
             missing = reason
     if not rows:
         raise others or missing or NotRecorded("No experiment has logged this.")
-    return Table.of(rows)
+    return Table.of(rows, [name for name in rows[0] if any(row[name] is not None for row in rows)])
 
 
 def forgetting_table(several: Several) -> Table:
@@ -329,12 +331,12 @@ def _compared(row: dict[str, Any], best: str) -> str:
 def curves_chart(table: Table) -> Chart:
     """The deciding measure of every state by step, a line for each experiment."""
     named = dict.fromkeys(f"{row['split']} {row['measure']}" for row in table.records())
-    return lines(table, x="step", y="value", by="experiment", zero=False, title=", ".join(named))
+    return lines(table, x="step", y="value", by="experiment", apart="episode", zero=False, title=", ".join(named))
 
 
 def losses_chart(table: Table) -> Chart:
     """The moving mean of the loss by step, a line for each experiment."""
-    return lines(table, x="step", y="mean", by="experiment", title="training loss")
+    return lines(table, x="step", y="mean", by="experiment", apart="episode", title="training loss")
 
 
 def overlaps_chart(table: Table) -> Chart:
@@ -344,12 +346,20 @@ def overlaps_chart(table: Table) -> Chart:
 
 def ranks_chart(table: Table) -> Chart:
     """The reciprocal rank of the queries of each step, a line for each experiment."""
-    return lines(table, x="step", y="mean RR@10", by="experiment", zero=False, title="RR@10 of training queries")
+    return lines(
+        table,
+        x="step",
+        y="mean RR@10",
+        by="experiment",
+        apart="episode",
+        zero=False,
+        title="RR@10 of training queries",
+    )
 
 
 def errors_chart(table: Table) -> Chart:
     """The errors of the queries of each step, a line for each experiment."""
-    return lines(table, x="step", y="mean errors", by="experiment", title="errors of a query")
+    return lines(table, x="step", y="mean errors", by="experiment", apart="episode", title="errors of a query")
 
 
 FIGURES: tuple[Figure[Several], ...] = (
@@ -368,8 +378,9 @@ FIGURES: tuple[Figure[Several], ...] = (
         "measured",
         "Learning curve",
         "Measured on the way",
-        "The deciding measure of each state by step. Among BM25's first passages dev figures are higher than among"
-        " all passages, so the two cannot be compared.",
+        "The deciding measure of each state by step. If episodes start from scratch, each has its own line, which"
+        " begins at the untrained model. Among BM25's first passages dev figures are higher than among all"
+        " passages, so the two cannot be compared.",
         curves_table,
         curves_chart,
     ),
