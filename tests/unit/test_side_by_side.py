@@ -9,10 +9,18 @@ from hardneg.evaluation.compare import compare_runs
 from hardneg.evaluation.measures import Evaluation
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.states import StateRecord
+from hardneg.report import side_by_side
 from hardneg.report.opened import Opened
-from hardneg.report.side_by_side import Several, results_table, settings_table, verdict_of
+from hardneg.report.side_by_side import (
+    Several,
+    overlaps_chart,
+    overlaps_table,
+    results_table,
+    settings_table,
+    verdict_of,
+)
 from hardneg.report.side_by_side import tests_table as paired_tests
-from hardneg.report.table import NotRecorded
+from hardneg.report.table import NotRecorded, Table
 
 QUERIES = 40
 
@@ -160,6 +168,25 @@ def test_a_p_that_is_small_before_the_correction_alone_is_told_twice(tmp_path):
         "interval +0.013 to +0.069, p (Holm) = 0.094, 0.031 before it was corrected for all tests of this measure."
     )
     assert found.details[0].endswith(said)
+
+
+def test_the_overlaps_of_two_pools_are_two_lines(tmp_path, monkeypatch):
+    """One line for both pools jumped up and down at the step where the second pool began."""
+    pools = Table(
+        ("step", "overlap", "negatives"),
+        ((0, 0.9, "episode 1"), (4, 0.3, "episode 1"), (4, 0.8, "episode 2"), (8, 0.2, "episode 2")),
+    )
+    steps = Table(("step", "overlap"), ((1, 0.5), (2, 0.25)))
+    several = Several([opened(tmp_path / "a", 0.25, "x"), opened(tmp_path / "b", 0.5, "x")])
+    tables = {one.path: table for one, table in zip(several.experiments, (pools, steps), strict=True)}
+    monkeypatch.setattr(side_by_side, "overlap_by_step_table", lambda one: tables[one.path])
+    found = overlaps_table(several)
+    assert found.where(experiment="a").column("negatives") == pools.column("negatives")
+    assert found.where(experiment="b").column("negatives") == [None, None]
+    pytest.importorskip("altair")
+    assert overlaps_chart(found).to_dict()["layer"][0]["encoding"]["detail"]["field"] == "negatives"
+    tables[several.experiments[0].path] = steps
+    assert overlaps_table(several).columns == ("experiment", "step", "overlap"), "steps alone"
 
 
 def test_the_means_of_a_verdict_are_of_the_tested_queries(tmp_path):

@@ -198,8 +198,11 @@ def losses_table(several: Several) -> Table:
 
 
 def overlaps_table(several: Several) -> Table:
-    """The share of each step's negatives that its queries retrieve, of all experiments (STAR, Figure 4a)."""
-    return _joined(several, overlap_by_step_table, ("step", "overlap"))
+    """The share of training negatives that their queries retrieve, of all experiments (STAR, Figure 4a).
+
+    ``negatives`` names the pool, each of which has a line of its own; it is empty where every step retrieved.
+    """
+    return _joined(several, overlap_by_step_table, ("step", "overlap", "negatives"))
 
 
 def rankings_table(several: Several) -> Table:
@@ -340,8 +343,9 @@ def losses_chart(table: Table) -> Chart:
 
 
 def overlaps_chart(table: Table) -> Chart:
-    """The overlap of static with dynamic negatives by step, a line for each experiment."""
-    return lines(table, x="step", y="overlap", by="experiment", title="share that is retrieved", form=PERCENT)
+    """The overlap of static with dynamic negatives by step, a line for each pool of each experiment."""
+    title = "share that is retrieved"
+    return lines(table, x="step", y="overlap", by="experiment", apart="negatives", title=title, form=PERCENT)
 
 
 def ranks_chart(table: Table) -> Chart:
@@ -396,7 +400,8 @@ FIGURES: tuple[Figure[Several], ...] = (
         "static_and_dynamic",
         "Static and dynamic negatives",
         "Overlap",
-        "The share of each step's negatives that its queries retrieve at that step (STAR, Figure 4a).",
+        "How many of the training negatives their queries retrieve (STAR, Figure 4a). `adore` logs this at every"
+        " step. Other recipes have a line for each pool, with the states at which training on it began and ended.",
         overlaps_table,
         overlaps_chart,
     ),
