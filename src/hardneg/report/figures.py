@@ -148,8 +148,9 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "forgetting",
         "Forgetting",
         "Forgotten and learned",
-        "Training queries whose RR@100 fell, or rose, from one state to the next (ANCE-Tele, Figure 4); the last"
-        " row goes from the first state to the final one.",
+        "Training queries whose RR@100 fell, or rose, from one state to the next (ANCE-Tele, Figure 4), and from"
+        " the first state to the last one. If a trained state before the last was kept, and was searched for the"
+        " training queries, one more row goes to it.",
         forgetting.forgetting_table,
         charts.forgetting_chart,
     ),

@@ -426,7 +426,9 @@ FIGURES: tuple[Figure[Several], ...] = (
         "forgetting",
         "Forgetting",
         "Forgotten and learned",
-        "Training queries whose RR@100 fell, or rose, from one state to the next, and over the whole way.",
+        "Training queries whose RR@100 fell, or rose, from one state to the next, and from the first state to the"
+        " last one. If an earlier trained state was kept, and was searched for the training queries, one more row"
+        " goes to it.",
         forgetting_table,
     ),
     Figure(
