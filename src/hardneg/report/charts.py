@@ -149,12 +149,14 @@ def new_chart(table: Table) -> Chart:
 
 
 def swing_chart(table: Table) -> Chart:
-    """The share of leaving candidates that return."""
+    """The share of leaving candidates that return; rows of which none left have none."""
     rows = [
         {**row, "episodes": f"{row['of']}: {row['class'] or '–'} · {row['in']} → {row['again']}"}
         for row in table.records()
+        if row["share"] is not None
     ]
-    return bars(Table.of(rows), x="share", y="episodes", title="share of those that left that return", parted=True)
+    known = Table.of(rows, (*table.columns, "episodes"))
+    return bars(known, x="share", y="episodes", title="share of those that left that return", parted=True)
 
 
 def informative_chart(table: Table) -> Chart:
