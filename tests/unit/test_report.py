@@ -29,7 +29,7 @@ from hardneg.experiment.layout import Layout
 from hardneg.experiment.states import StateRecord
 from hardneg.negatives.candidates import candidates
 from hardneg.negatives.pool import ENTRY_ARRAYS, SOURCES, load_pool, matches, save_pool
-from hardneg.report import explorer, facts_results, facts_time, page, scripts
+from hardneg.report import explorer, facts_results, facts_time, page, scripts, shapes
 from hardneg.report.charts import borders, space_chart
 from hardneg.report.drawing import Drawn, draw
 from hardneg.report.explorer import explorer_data
@@ -497,6 +497,14 @@ def test_charts_tell_their_parts_apart_without_colour():
     bar = grouped(table, y="state", x=("a", "b", "c"), title="share").to_dict()["layer"][0]["encoding"]
     fills = bar["fillOpacity"]["scale"]["range"]
     assert all(before - after > 0.3 for before, after in pairwise(fills))
+
+
+@pytest.mark.parametrize("label", ["BM25 23%", "BM25 100%", "Q1 100%", "L2 44%", "Q step 4 33%", "other 40%"])
+def test_a_label_is_shown_only_where_it_is_narrower_than_its_part(label):
+    font_manager, textpath = (pytest.importorskip(f"matplotlib.{name}") for name in ("font_manager", "textpath"))
+    font = font_manager.FontProperties(family="DejaVu Sans")
+    wide = textpath.TextPath((0, 0), label, size=11, prop=font).get_extents().width
+    assert wide + 4 <= shapes.LETTER * len(label) + shapes.MARGIN <= wide + 30
 
 
 def test_states_that_lie_together_are_told_apart_by_shape():

@@ -52,7 +52,8 @@ POINTS = (
 FILLS = (1.0, 0.45, 0.1)  # of bars that stand together: full, pale, hollow
 PARTED = "split(datum.label, ': ')"  # a label of two parts in two lines, so that a narrow page cuts neither away
 PARTED_STEP = 34  # pixels of such a label
-FITS = "(datum.end - datum.begin) * width > 6.5 * length(datum.label)"  # pixels; a page may be narrow
+LETTER, MARGIN = 7.5, 6  # pixels of a letter in a label of 11 pixels (BM25 has wide ones), and beside the label
+FITS = f"(datum.end - datum.begin) * width > {LETTER} * length(datum.label) + {MARGIN}"  # a page may be narrow
 LEGEND = {"labelFontSize": 12, "titleFontSize": 12, "symbolStrokeWidth": 2}
 # Breaks the name of a state into lines, so that it stands upright.
 BROKEN = r"split(replace(replace(datum.label, ', ', ',\n'), '/', '/\n'), '\n')"
