@@ -125,6 +125,15 @@ def test_no_mean_is_told_where_tests_are_of_different_queries(tmp_path):
     assert (found.kind, "different queries" in found.sentence) == ("open", True)
 
 
+def test_one_seed_so_far_is_called_so(tmp_path):
+    (tmp_path / "seed-42").mkdir()
+    found = verdict_of(Several([opened(tmp_path / "seed-42", 0.25, "x")]))
+    assert (found.kind, found.sentence) == ("open", "There is one seed so far: seed-42.")
+    assert found.details == ("There is no other one yet to test it against.",)
+    two = verdict_of(Several([opened(tmp_path / "seed-42", 0.25, "x"), opened(tmp_path / "seed-43", 0.5, "y")]))
+    assert two.sentence == "2 experiments side by side."
+
+
 def test_a_lead_that_may_be_chance_is_not_called_best(tmp_path):
     several = [opened(tmp_path / name, 0.25, "x") for name in "abc"]
     several[1].kept["evaluations"]["final"]["test"].values["RR@10"][0] = 1.0

@@ -14,6 +14,7 @@ import numpy as np
 from hardneg.evaluation.measures import Evaluation
 from hardneg.evaluation.significance import bootstrap_interval, holm_within, randomization_test
 from hardneg.experiment.folder import BASE
+from hardneg.experiment.layout import Layout
 from hardneg.experiment.names import BM25, FINAL, RETRIEVED, UNTRAINED, shown
 from hardneg.records import Int32
 from hardneg.report.drawing import Figure
@@ -25,7 +26,7 @@ from hardneg.report.opened import Opened
 from hardneg.report.shapes import PERCENT, Chart, lines
 from hardneg.report.table import NotMeant, NotRecorded, Table
 from hardneg.report.verdict import SURE, Verdict, difference_of, split_of
-from hardneg.shown import as_set
+from hardneg.shown import as_set, counted
 
 SEED, PERMUTATIONS = 0, 100_000
 
@@ -116,6 +117,8 @@ def tests_table(several: Several) -> Table:
     for (a, one), (b, other) in combinations(zip(several.names, several.experiments, strict=True), 2):
         rows += _tests(a, one, b, other)
     if not rows:
+        if len(several.experiments) == 1:
+            raise NotRecorded("There is no other one yet to test it against.")
         raise NotRecorded(
             "No two experiments have runs of the same judged queries, or a collection is not at hand."
         )
@@ -246,13 +249,13 @@ def verdict_of(several: Several) -> Verdict:
     try:
         tests = tests_table(several)
     except NotRecorded as reason:
-        return Verdict("open", f"{len(several.names)} experiments side by side.", (str(reason),), ())
+        return Verdict("open", _said_of_all(several), (str(reason),), ())
     split, measure = tests.rows[0][0], tests.rows[0][1]
     rows = tests.where(split=split, measure=measure).records()
     tested = {row[side] for row in rows for side in ("a", "b")}
     known = _shared_means(several, tested, split, measure)
     if known is None:
-        said = f"{len(tested)} experiments side by side, which judge different queries: see the tests."
+        said = f"{counted(len(tested), 'experiment')} side by side, which judge different queries: see the tests."
         return Verdict("open", said, (), ())
     best = max(known, key=lambda name: known[name])
     of_best = [row for row in rows if best in (row["a"], row["b"])]
@@ -277,6 +280,15 @@ def verdict_of(several: Several) -> Verdict:
         sentence = f"On {among}, none does best: {measure} {best} {known[best]:.3f}, {others}."
     kind = "open" if starts else "better" if sure else "unsure"  # a lead of the start is no merit of training
     return Verdict(kind, sentence, tuple(told), ())
+
+
+def _said_of_all(several: Several) -> str:
+    """What there is, where nothing is compared."""
+    if len(several.experiments) > 1:
+        return f"{counted(len(several.experiments), 'experiment')} side by side."
+    path = several.experiments[0].path
+    one = "seed" if path in [layout.path for layout in Layout(path.parent).seeds()] else "experiment"
+    return f"There is one {one} so far: {several.names[0]}."
 
 
 def _starts(several: Several, known: Mapping[str, float], split: str, measure: str) -> str:
