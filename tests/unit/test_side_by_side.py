@@ -142,6 +142,9 @@ def test_a_lead_that_may_be_chance_is_not_called_best(tmp_path):
     assert found.kind == "unsure"
     said = "On test, b has the highest RR@10, 0.269 (a 0.250, c 0.125), but cannot be told apart from a."
     assert found.sentence == said
+    many = [opened(tmp_path / name, 0.25, "x") for name in "abcd"]
+    many[1].kept["evaluations"]["final"]["test"].values["RR@10"][0] = 1.0
+    assert verdict_of(Several(many)).sentence.endswith("but cannot be told apart from a, c and d.")
 
 
 def test_of_equal_ones_none_is_called_best(tmp_path):

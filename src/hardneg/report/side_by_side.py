@@ -26,7 +26,7 @@ from hardneg.report.opened import Opened
 from hardneg.report.shapes import PERCENT, Chart, lines
 from hardneg.report.table import NotMeant, NotRecorded, Table
 from hardneg.report.verdict import SURE, Verdict, difference_of, split_of
-from hardneg.shown import as_set, counted
+from hardneg.shown import as_set, counted, listed
 
 SEED, PERMUTATIONS = 0, 100_000
 
@@ -271,7 +271,7 @@ def verdict_of(several: Several) -> Verdict:
     among = split_of(split, several.experiments[several.names.index(best)].dev_passages)
     others = ", ".join(f"{name} {value:.3f}" for name, value in known.items() if name != best)
     sentence = f"On {among}, {best} does best: {measure} {known[best]:.3f} ({others})."
-    if unsure := " and ".join(_other(row, best) for row in of_best if row["p (Holm)"] > SURE):
+    if unsure := listed([_other(row, best) for row in of_best if row["p (Holm)"] > SURE]):
         sentence = (
             f"On {among}, {best} has the highest {measure}, {known[best]:.3f} ({others}), but cannot be told apart"
             f" from {unsure}."
