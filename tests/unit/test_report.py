@@ -30,7 +30,7 @@ from hardneg.experiment.states import StateRecord
 from hardneg.negatives.candidates import candidates
 from hardneg.negatives.pool import ENTRY_ARRAYS, SOURCES, load_pool, matches, save_pool
 from hardneg.report import explorer, facts_results, facts_time, page, scripts, shapes
-from hardneg.report.charts import borders, space_chart
+from hardneg.report.charts import borders, space_chart, trajectories_chart
 from hardneg.report.drawing import Drawn, draw
 from hardneg.report.explorer import explorer_data
 from hardneg.report.figures import FIGURES, SECTIONS
@@ -497,6 +497,21 @@ def test_charts_tell_their_parts_apart_without_colour():
     bar = grouped(table, y="state", x=("a", "b", "c"), title="share").to_dict()["layer"][0]["encoding"]
     fills = bar["fillOpacity"]["scale"]["range"]
     assert all(before - after > 0.3 for before, after in pairwise(fills))
+
+
+def test_the_legend_of_ten_queries_says_which_lines_are_equal():
+    pytest.importorskip("altair")
+    ranks = {"a": (0.5, 1.0), "b": (0.5, 0.25), "c": (0.5, 1.0), **{f"q{i}": (0.0, i / 10) for i in range(1, 8)}}
+    rows = [
+        {"query": query, "state": f"episode-{order}", "order": order, "RR@100": value}
+        for query, values in ranks.items()
+        for order, value in enumerate(values, 1)
+    ]
+    line, points = (layer["encoding"] for layer in trajectories_chart(Table.of(rows)).to_dict()["layer"])
+    assert line["strokeDash"]["scale"]["domain"] == ["a", "b", "c (same as a)", *list(ranks)[3:]]
+    colours, dashes = (line[name]["scale"]["range"] for name in ("color", "strokeDash"))
+    assert len(set(colours)) == len(set(map(tuple, dashes))) == 10
+    assert points["color"]["scale"]["range"] == colours
 
 
 @pytest.mark.parametrize("label", ["BM25 23%", "BM25 100%", "Q1 100%", "L2 44%", "Q step 4 33%", "other 40%"])

@@ -132,8 +132,17 @@ def forgetting_chart(table: Table) -> Chart:
 
 
 def trajectories_chart(table: Table) -> Chart:
-    """The reciprocal rank of each sampled query by state."""
-    chart = lines(table, x="state", y="RR@100", by="query", order="order", title="reciprocal rank")
+    """The reciprocal rank of each sampled query by state; the legend says which lines are equal."""
+    values: dict[str, list[Any]] = {}
+    for row in table.records():
+        values.setdefault(row["query"], []).append(row["RR@100"])
+    first: dict[tuple[Any, ...], str] = {}
+    names = {}
+    for query, line in values.items():
+        same = first.setdefault(tuple(line), query)
+        names[query] = query if same == query else f"{query} (same as {same})"
+    rows = [{**row, "query": names[row["query"]]} for row in table.records()]
+    chart = lines(Table.of(rows), x="state", y="RR@100", by="query", order="order", title="reciprocal rank")
     return legend_below(chart, 2, 280)
 
 

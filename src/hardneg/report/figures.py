@@ -158,7 +158,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "trajectories",
         "Forgetting",
         "Ten queries",
-        "The reciprocal rank of ten sampled training queries in each state (ANCE-Tele, Figures 3 and 8d).",
+        "The reciprocal rank of ten sampled training queries in each state (ANCE-Tele, Figures 3 and 8d). Equal"
+        " lines lie on each other; the legend says which.",
         forgetting.trajectories_table,
         charts.trajectories_chart,
     ),

@@ -14,7 +14,18 @@ from typing import Any
 from hardneg.errors import SettingsError
 from hardneg.report.table import Table
 
-COLOURS = ("#3d85c6", "#d9792b", "#2f9e6e", "#a86bd0", "#c9a227", "#d0587e", "#6b7d8c", "#4fb0b5", "#96703c")
+COLOURS = (
+    "#3d85c6",
+    "#d9792b",
+    "#2f9e6e",
+    "#a86bd0",
+    "#c9a227",
+    "#d0587e",
+    "#6b7d8c",
+    "#4fb0b5",
+    "#96703c",
+    "#8fae3f",
+)
 TINTS = {
     "query": ("#3d85c6", "#c9e0f5"),
     "lookahead": ("#d9792b", "#fae0c8"),
