@@ -79,6 +79,11 @@ def counted(n: int, one: str, several: str = "") -> str:
     return f"{n:,} {one if n == 1 else plural}"
 
 
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence: ``a, b and c``; "" without any."""
+    return " and ".join([part for part in (", ".join(names[:-1]), *names[-1:]) if part])
+
+
 def json_kind(value: Any) -> str:
     """The kind of a JSON value, as a sentence names it: ``a list``, ``an object``, ``a number``."""
     if value is None or isinstance(value, bool):

@@ -29,8 +29,8 @@ from hardneg.experiment.layout import Layout
 from hardneg.experiment.states import StateRecord
 from hardneg.negatives.candidates import candidates
 from hardneg.negatives.pool import ENTRY_ARRAYS, SOURCES, load_pool, matches, save_pool
-from hardneg.report import explorer, facts_results, facts_time, page, scripts
-from hardneg.report.charts import borders, space_chart
+from hardneg.report import explorer, facts_results, facts_time, page, scripts, shapes
+from hardneg.report.charts import borders, space_chart, trajectories_chart
 from hardneg.report.drawing import Drawn, draw
 from hardneg.report.explorer import explorer_data
 from hardneg.report.figures import FIGURES, SECTIONS
@@ -166,7 +166,7 @@ def test_a_test_that_is_unsure_only_after_the_correction_says_both():
     row = comparison(0.2, 0.012) | {"p_holm": 0.087}
     found = verdict(results(row))
     assert found.kind == "unsure"
-    assert "p (Holm) = 0.087, 0.012 before it was corrected for all tests)" in found.sentence
+    assert "p (Holm) = 0.087, 0.012 before it was corrected for all tests of this measure)" in found.sentence
     assert "before" not in verdict(results(row | {"p_holm": 0.04})).sentence
 
 
@@ -497,6 +497,29 @@ def test_charts_tell_their_parts_apart_without_colour():
     bar = grouped(table, y="state", x=("a", "b", "c"), title="share").to_dict()["layer"][0]["encoding"]
     fills = bar["fillOpacity"]["scale"]["range"]
     assert all(before - after > 0.3 for before, after in pairwise(fills))
+
+
+def test_the_legend_of_ten_queries_says_which_lines_are_equal():
+    pytest.importorskip("altair")
+    ranks = {"a": (0.5, 1.0), "b": (0.5, 0.25), "c": (0.5, 1.0), **{f"q{i}": (0.0, i / 10) for i in range(1, 8)}}
+    rows = [
+        {"query": query, "state": f"episode-{order}", "order": order, "RR@100": value}
+        for query, values in ranks.items()
+        for order, value in enumerate(values, 1)
+    ]
+    line, points = (layer["encoding"] for layer in trajectories_chart(Table.of(rows)).to_dict()["layer"])
+    assert line["strokeDash"]["scale"]["domain"] == ["a", "b", "c (same as a)", *list(ranks)[3:]]
+    colours, dashes = (line[name]["scale"]["range"] for name in ("color", "strokeDash"))
+    assert len(set(colours)) == len(set(map(tuple, dashes))) == 10
+    assert points["color"]["scale"]["range"] == colours
+
+
+@pytest.mark.parametrize("label", ["BM25 23%", "BM25 100%", "Q1 100%", "L2 44%", "Q step 4 33%", "other 40%"])
+def test_a_label_is_shown_only_where_it_is_narrower_than_its_part(label):
+    font_manager, textpath = (pytest.importorskip(f"matplotlib.{name}") for name in ("font_manager", "textpath"))
+    font = font_manager.FontProperties(family="DejaVu Sans")
+    wide = textpath.TextPath((0, 0), label, size=11, prop=font).get_extents().width
+    assert wide + 4 <= shapes.LETTER * len(label) + shapes.MARGIN <= wide + 30
 
 
 def test_states_that_lie_together_are_told_apart_by_shape():
@@ -929,7 +952,9 @@ def test_static_negatives_are_compared_with_what_states_retrieve(finished, train
     opened, drawn = finished
     table = drawn["static_and_dynamic"].table
     states = opened.trained_states
-    for name, group in (("episode 1", states[:2]), ("episode 3", states[2:4])):
+    scratch = opened.states[1].name, opened.settings["settings"]["start"]
+    assert scratch == ("untrained", "scratch"), "each episode begins at the untrained model"
+    for name, group in (("episode 1", states[:2]), ("episode 3", [states[0], states[3]])):
         pool = opened.pools[name]
         expected = []
         for state in group:
@@ -955,10 +980,46 @@ def test_static_negatives_are_compared_with_what_states_retrieve(finished, train
     assert few.column("overlap") != table.column("overlap")
 
 
+def test_a_start_from_scratch_breaks_the_lines_of_the_states(finished, copied):
+    _, drawn = finished
+    ends = drawn["static_and_dynamic"].table.column("step")
+    for name, column in (
+        ("measured", "value"),
+        ("ranks_by_step", "mean RR@10"),
+        ("errors_by_step", "mean errors"),
+    ):
+        table = drawn[name].table
+        first = [table.where(episode=episode).records()[0] for episode in (1, 2, 3, 4)]
+        assert [row["step"] for row in first] == ends[::2], "each line begins where its episode begins"
+        assert len({row[column] for row in first}) == 1, "at the untrained model"
+        assert [table.where(episode=episode).column("step")[-1] for episode in (1, 2, 3, 4)] == ends[1::2]
+        if drawn[name].spec is not None:
+            assert drawn[name].spec["layer"][0]["encoding"]["detail"]["field"] == "episode"
+    shutil.rmtree(copied / opened_at(copied).trained_states[0].runs / "query")
+    _, without = drawn_of(copied, "static_and_dynamic")
+    rows, all_rows = without["static_and_dynamic"].table.rows, drawn["static_and_dynamic"].table.rows
+    assert rows == all_rows[1::2], "points without a run are left out"
+
+
+def test_a_start_from_the_state_before_keeps_the_lines_whole(finished, copied):
+    _, drawn = finished
+    opened = opened_at(copied)
+    opened.settings["settings"]["start"] = "continue"
+    found = {
+        one.name: draw(one, opened).table for one in FIGURES if one.name in ("measured", "static_and_dynamic")
+    }
+    assert "episode" not in found["measured"].columns
+    assert found["measured"].column("state").count("untrained") == 1
+    before, after = drawn["static_and_dynamic"].table, found["static_and_dynamic"]
+    assert after.column("step") == before.column("step")
+    assert after.where(negatives="episode 1") == before.where(negatives="episode 1")
+    assert after.where(negatives="episode 3").rows[0] != before.where(negatives="episode 3").rows[0]
+
+
 def test_ranks_and_errors_of_training_queries_are_those_of_the_states(finished):
     opened, drawn = finished
-    table, steps = drawn["ranks_by_step"].table, drawn["static_and_dynamic"].table.column("step")
-    assert table.column("step") == sorted(set(steps))
+    table = drawn["ranks_by_step"].table
+    table = Table(table.columns, (table.rows[0], *table.rows[1::2]))  # without the later starts from scratch
     by_state = drawn["training_errors"].table
     assert table.column("errors") == pytest.approx(by_state.column(by_state.columns[2]))
     known = opened.data_here.train

@@ -104,6 +104,21 @@ def test_forgetting_has_a_row_from_the_first_state_to_the_last(trained):
     assert rows[-1]["learned"] == np.mean(last > first)
 
 
+def test_forgetting_has_a_row_to_the_state_that_was_kept(trained):
+    """The last state is thrown away if an earlier one is kept."""
+    opened = opened_at(trained)
+    before, ranks = forgetting_table(opened).records(), ranks_of(opened)[1]
+    for kept, found in (("episode-1", True), ("untrained", False), ("step-4", False), ("last", False)):
+        opened.__dict__["results"] = opened.results | {"kept": {"state": kept}}
+        rows = forgetting_table(opened).records()
+        assert rows[: len(before)] == before
+        assert [(row["from"], row["to"]) for row in rows[len(before) :]] == [
+            ("untrained", f"{kept} (kept)")
+        ] * found
+        if found:
+            assert rows[-1]["forgotten"] == np.mean(ranks[kept] < ranks["untrained"])
+
+
 def test_without_the_collection_or_where_no_later_state_is_kept_nothing_is_compared(trained, tmp_path):
     copied = shutil.copytree(trained, tmp_path / "copy")
     (copied / "places.json").unlink()

@@ -5,13 +5,22 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from hardneg.evaluation.compare import compare_runs
 from hardneg.evaluation.measures import Evaluation
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.states import StateRecord
+from hardneg.report import side_by_side
 from hardneg.report.opened import Opened
-from hardneg.report.side_by_side import Several, results_table, settings_table, verdict_of
+from hardneg.report.side_by_side import (
+    Several,
+    overlaps_chart,
+    overlaps_table,
+    results_table,
+    settings_table,
+    verdict_of,
+)
 from hardneg.report.side_by_side import tests_table as paired_tests
-from hardneg.report.table import NotRecorded
+from hardneg.report.table import NotRecorded, Table
 
 QUERIES = 40
 
@@ -116,6 +125,15 @@ def test_no_mean_is_told_where_tests_are_of_different_queries(tmp_path):
     assert (found.kind, "different queries" in found.sentence) == ("open", True)
 
 
+def test_one_seed_so_far_is_called_so(tmp_path):
+    (tmp_path / "seed-42").mkdir()
+    found = verdict_of(Several([opened(tmp_path / "seed-42", 0.25, "x")]))
+    assert (found.kind, found.sentence) == ("open", "There is one seed so far: seed-42.")
+    assert found.details == ("There is no other one yet to test it against.",)
+    two = verdict_of(Several([opened(tmp_path / "seed-42", 0.25, "x"), opened(tmp_path / "seed-43", 0.5, "y")]))
+    assert two.sentence == "2 experiments side by side."
+
+
 def test_a_lead_that_may_be_chance_is_not_called_best(tmp_path):
     several = [opened(tmp_path / name, 0.25, "x") for name in "abc"]
     several[1].kept["evaluations"]["final"]["test"].values["RR@10"][0] = 1.0
@@ -124,11 +142,63 @@ def test_a_lead_that_may_be_chance_is_not_called_best(tmp_path):
     assert found.kind == "unsure"
     said = "On test, b has the highest RR@10, 0.269 (a 0.250, c 0.125), but cannot be told apart from a."
     assert found.sentence == said
+    many = [opened(tmp_path / name, 0.25, "x") for name in "abcd"]
+    many[1].kept["evaluations"]["final"]["test"].values["RR@10"][0] = 1.0
+    assert verdict_of(Several(many)).sentence.endswith("but cannot be told apart from a, c and d.")
 
 
 def test_of_equal_ones_none_is_called_best(tmp_path):
     found = verdict_of(Several([opened(tmp_path / "a", 0.5, "x"), opened(tmp_path / "b", 0.5, "x")]))
     assert (found.kind, found.sentence) == ("unsure", "On test, none does best: RR@10 a 0.500, b 0.500.")
+
+
+def with_measures(place, values):
+    """An experiment whose final state has these values of each measure on test."""
+    one = opened(place, 0.5, "x")
+    found = Evaluation(np.arange(QUERIES, dtype=np.int32), values, 0, 0)
+    one.kept["evaluations"] = {"final": {"test": found}}
+    return one
+
+
+def test_p_is_corrected_within_a_measure_as_compare_does(tmp_path):
+    draw = np.random.default_rng(2)
+    values = {name: draw.random(QUERIES) + at / 10 for at, name in enumerate("abc")}
+    alone = Several([with_measures(tmp_path / name, {"RR@10": one}) for name, one in values.items()])
+    more = {"R@100": np.ones(QUERIES), "nDCG@10": np.zeros(QUERIES)}
+    beside = Several([with_measures(tmp_path / name, {"RR@10": one} | more) for name, one in values.items()])
+    expected = [one.p_holm for one in compare_runs(list(values), list(values.values()), measure="RR@10", seed=0)]
+    assert paired_tests(alone).column("p (Holm)") == expected
+    assert paired_tests(beside).where(measure="RR@10").column("p (Holm)") == expected
+    assert verdict_of(beside) == verdict_of(alone)
+
+
+def test_a_p_that_is_small_before_the_correction_alone_is_told_twice(tmp_path):
+    several = [opened(tmp_path / name, 0.25, "x") for name in "abc"]
+    several[1].kept["evaluations"]["final"]["test"].values["RR@10"][:6] = 0.5
+    found = verdict_of(Several(several))
+    said = (
+        "interval +0.013 to +0.069, p (Holm) = 0.094, 0.031 before it was corrected for all tests of this measure."
+    )
+    assert found.details[0].endswith(said)
+
+
+def test_the_overlaps_of_two_pools_are_two_lines(tmp_path, monkeypatch):
+    """One line for both pools jumped up and down at the step where the second pool began."""
+    pools = Table(
+        ("step", "overlap", "negatives"),
+        ((0, 0.9, "episode 1"), (4, 0.3, "episode 1"), (4, 0.8, "episode 2"), (8, 0.2, "episode 2")),
+    )
+    steps = Table(("step", "overlap"), ((1, 0.5), (2, 0.25)))
+    several = Several([opened(tmp_path / "a", 0.25, "x"), opened(tmp_path / "b", 0.5, "x")])
+    tables = {one.path: table for one, table in zip(several.experiments, (pools, steps), strict=True)}
+    monkeypatch.setattr(side_by_side, "overlap_by_step_table", lambda one: tables[one.path])
+    found = overlaps_table(several)
+    assert found.where(experiment="a").column("negatives") == pools.column("negatives")
+    assert found.where(experiment="b").column("negatives") == [None, None]
+    pytest.importorskip("altair")
+    assert overlaps_chart(found).to_dict()["layer"][0]["encoding"]["detail"]["field"] == "negatives"
+    tables[several.experiments[0].path] = steps
+    assert overlaps_table(several).columns == ("experiment", "step", "overlap"), "steps alone"
 
 
 def test_the_means_of_a_verdict_are_of_the_tested_queries(tmp_path):

@@ -12,6 +12,7 @@ from hardneg.evaluation.significance import (
     EXACT,
     bootstrap_interval,
     holm,
+    holm_within,
     paired_t_test,
     randomization_test,
 )
@@ -103,6 +104,8 @@ def test_holm_by_hand():
     assert holm([0.6, 0.9]).tolist() == [1.0, 1.0]
     assert holm([0.2]).tolist() == [0.2]
     assert len(holm([])) == 0
+    assert holm_within(["a", "b", "a", "b"], [0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.02, 0.04, 0.03, 0.01])
+    assert len(holm_within([], [])) == 0
 
 
 def test_bootstrap_interval():

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from hardneg.diagnostics.swing import swing, swing_cases
+from hardneg.report.charts import swing_chart
+from hardneg.report.table import Table
 from worlds.tiny_records import pool_of, run_of
 
 BY_HAND = {
@@ -23,6 +25,20 @@ def test_classes_by_hand():
         {"in": "2", "out": "3", "again": "4", "entered": 4, "left": 2, "returned": 2, "share": 1.0, "queries": 2},
     ]
     assert found.clearest(5).tolist() == [0, 1]
+
+
+def test_where_none_left_there_is_no_share_of_those_that_return():
+    """0 of 0 was drawn as 0 %."""
+    [row] = swing({"1": run_of([[1, 2]]), "2": run_of([[1, 2]]), "3": run_of([[1, 2]])}).rows()
+    assert (row["entered"], row["left"], row["returned"], row["share"]) == (2, 0, 0, None)
+
+
+def test_rows_without_a_share_are_not_drawn():
+    pytest.importorskip("altair")
+    row = {"of": "candidates", "class": "A", "in": "1", "again": "3", "share": None}
+    drawn = swing_chart(Table.of([row, row | {"in": "2", "again": "4", "share": 0.0}])).to_dict()
+    assert [one["episodes"] for one in drawn["data"]["values"]] == ["candidates: A · 2 → 4"]
+    assert swing_chart(Table.of([row])).to_dict()["data"]["values"] == []
 
 
 def test_cases_by_hand():

@@ -60,11 +60,12 @@ def known_setting(recipe: str | None, name: str) -> str | None:
 def recipes_with(flag: str, recipe: str | None) -> str:
     """The other recipes that have an option, for people; "" if none has, or if the command trains no recipe."""
     from hardneg.recipes.catalogue import CATALOGUE
+    from hardneg.shown import listed
 
     if recipe not in {facts.name for facts in CATALOGUE}:
         return ""
     found = [facts.name for facts in CATALOGUE if flag in {option.typed for option in facts.options}]
-    return " and ".join([part for part in (", ".join(found[:-1]), *found[-1:]) if part])
+    return listed(found)
 
 
 def options_of(recipe: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hardneg.evaluation.judged import JudgedHits
-from hardneg.evaluation.significance import bootstrap_interval, holm, randomization_test
+from hardneg.evaluation.significance import bootstrap_interval, holm_within, randomization_test
 from hardneg.records import Float32, Int32, Int64, offsets_of, owners, spans
 from hardneg.storage.artifacts import load_array, open_artifact, publish
 
@@ -134,7 +134,8 @@ def compare_errors(
 
     A row for each pair (a, b) and count: ``a``, ``b``, ``errors`` (``"all"`` or ``"first <top>"``), the mean
     ``difference`` a - b of a query, its 95 % bootstrap ``interval``, ``fewer`` and ``more`` (the shares of queries
-    with fewer or more errors in a), ``p`` of the two-sided randomisation test, and ``p_holm`` over all rows.
+    with fewer or more errors in a), ``p`` of the two-sided randomisation test, and ``p_holm``, corrected
+    over the pairs of a count.
 
     Parameters
     ----------
@@ -165,6 +166,7 @@ def compare_errors(
                     "p": randomization_test(x, y, permutations=permutations, seed=seed),
                 }
             )
-    for row, corrected in zip(rows, holm([row["p"] for row in rows]), strict=True):
+    adjusted = holm_within([row["errors"] for row in rows], [row["p"] for row in rows])
+    for row, corrected in zip(rows, adjusted, strict=True):
         row["p_holm"] = float(corrected)
     return rows

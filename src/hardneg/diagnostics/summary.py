@@ -10,7 +10,7 @@ import numpy as np
 from hardneg.diagnostics.forgetting import forgetting
 from hardneg.diagnostics.measured import Measured
 from hardneg.evaluation.measures import Evaluation, Measure
-from hardneg.evaluation.significance import bootstrap_interval, holm, randomization_test
+from hardneg.evaluation.significance import bootstrap_interval, holm_within, randomization_test
 from hardneg.experiment.names import BM25, FINAL, LAST, RETRIEVED, UNTRAINED
 
 Seen = Mapping[str, Measured]  # by name, in the order of training
@@ -90,8 +90,8 @@ def compare_states(
     """Paired tests of state pairs (a, b) for every measure; ``difference`` is a - b.
 
     ``p`` is that of the two-sided randomisation test, and ``interval`` the 95 % bootstrap interval of the
-    difference over queries. ``p_holm`` is corrected over all rows, except those of a state and its copy, such as
-    the untrained model where it was kept: there is nothing to test.
+    difference over queries. ``p_holm`` is corrected over the pairs of a measure, as in :func:`compare`, except
+    those of a state and its copy, such as the untrained model where it was kept: there is nothing to test.
     """
     rows: list[dict[str, Any]] = []
     tested: list[dict[str, Any]] = []
@@ -112,6 +112,7 @@ def compare_states(
                 }
             )
             tested += [] if copied else rows[-1:]
-    for row, corrected in zip(tested, holm([row["p"] for row in tested]), strict=True):
+    adjusted = holm_within([row["measure"] for row in tested], [row["p"] for row in tested])
+    for row, corrected in zip(tested, adjusted, strict=True):
         row["p_holm"] = float(corrected)
     return rows

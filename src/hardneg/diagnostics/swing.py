@@ -41,16 +41,20 @@ class Swing:
         return self.returned[:, at] if at < self.returned.shape[1] else np.zeros(len(self.query_rows), np.int32)
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each episode that two others follow; ``share`` is that of passages that left and returned."""
+        """A row for each episode that two others follow; ``share`` is that of passages that left and returned.
+
+        It is None if none left.
+        """
+        lost = self.left.sum(axis=0)
         return [
             {
                 "in": self.names[i],
                 "out": self.names[i + 1],
                 "again": self.names[i + PERIOD],
                 "entered": int(self.entered[:, i].sum()),
-                "left": int(self.left[:, i].sum()),
+                "left": int(lost[i]),
                 "returned": int(self.returned[:, i].sum()),
-                "share": float(self.returned[:, i].sum() / max(self.left[:, i].sum(), 1)),
+                "share": float(self.returned[:, i].sum() / lost[i]) if lost[i] else None,
                 "queries": int(np.count_nonzero(self.returned[:, i])),
             }
             for i in range(self.left.shape[1])

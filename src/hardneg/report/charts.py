@@ -14,6 +14,7 @@ from hardneg.report.shapes import (
     Chart,
     altair,
     bars,
+    broken_at,
     configured,
     data_of,
     dots,
@@ -73,11 +74,14 @@ def loss_chart(table: Table) -> Chart:
 
 
 def measured_chart(table: Table) -> Chart:
-    """The deciding measure of every state by step, with that of BM25 or the retriever as a dashed line."""
+    """The deciding measure of every state by step, with that of BM25 or the retriever as a dashed line.
+
+    If every episode starts from scratch, each has its own line.
+    """
     alt = altair()
     first = table.records()[0]
     label = f"{first['split']} {first['measure']}"
-    base = alt.Chart(data_of(table)).encode(x=alt.X("step:Q", title="step"))
+    base = alt.Chart(data_of(table)).encode(x=alt.X("step:Q", title="step"), **broken_at(table, "episode"))
     value = alt.Y("value:Q", title=label, scale=alt.Scale(zero=False))
     line = base.mark_line(color=COLOURS[1]).encode(y=value)
     points = base.mark_point(filled=True, size=70, color=COLOURS[1], opacity=1).encode(
@@ -128,8 +132,17 @@ def forgetting_chart(table: Table) -> Chart:
 
 
 def trajectories_chart(table: Table) -> Chart:
-    """The reciprocal rank of each sampled query by state."""
-    chart = lines(table, x="state", y="RR@100", by="query", order="order", title="reciprocal rank")
+    """The reciprocal rank of each sampled query by state; the legend says which lines are equal."""
+    values: dict[str, list[Any]] = {}
+    for row in table.records():
+        values.setdefault(row["query"], []).append(row["RR@100"])
+    first: dict[tuple[Any, ...], str] = {}
+    names = {}
+    for query, line in values.items():
+        same = first.setdefault(tuple(line), query)
+        names[query] = query if same == query else f"{query} (same as {same})"
+    rows = [{**row, "query": names[row["query"]]} for row in table.records()]
+    chart = lines(Table.of(rows), x="state", y="RR@100", by="query", order="order", title="reciprocal rank")
     return legend_below(chart, 2, 280)
 
 
@@ -145,12 +158,14 @@ def new_chart(table: Table) -> Chart:
 
 
 def swing_chart(table: Table) -> Chart:
-    """The share of leaving candidates that return."""
+    """The share of leaving candidates that return; rows of which none left have none."""
     rows = [
         {**row, "episodes": f"{row['of']}: {row['class'] or '–'} · {row['in']} → {row['again']}"}
         for row in table.records()
+        if row["share"] is not None
     ]
-    return bars(Table.of(rows), x="share", y="episodes", title="share of those that left that return", parted=True)
+    known = Table.of(rows, (*table.columns, "episodes"))
+    return bars(known, x="share", y="episodes", title="share of those that left that return", parted=True)
 
 
 def informative_chart(table: Table) -> Chart:
@@ -357,12 +372,12 @@ def overlap_by_step_chart(table: Table) -> Chart:
 
 def ranks_by_step_chart(table: Table) -> Chart:
     """The moving mean of the reciprocal rank of the training queries of each step."""
-    return lines(table, x="step", y="mean RR@10", zero=False, title="RR@10 of training queries")
+    return lines(table, x="step", y="mean RR@10", apart="episode", zero=False, title="RR@10 of training queries")
 
 
 def errors_by_step_chart(table: Table) -> Chart:
     """The moving mean of the errors of the training queries of each step."""
-    return lines(table, x="step", y="mean errors", title="errors of a query")
+    return lines(table, x="step", y="mean errors", apart="episode", title="errors of a query")
 
 
 def training_errors_chart(table: Table) -> Chart:

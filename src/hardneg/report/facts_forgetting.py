@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hardneg.diagnostics.forgetting import forgetting, sample_queries, trajectories
-from hardneg.experiment.names import shown
+from hardneg.experiment.names import LAST, UNTRAINED, shown
 from hardneg.negatives.facts import entries_of
 from hardneg.report.measured import training_ranks
 from hardneg.report.opened import Float64, Opened
@@ -32,16 +32,21 @@ def ranks_of(opened: Opened) -> tuple[Any, dict[str, Float64]]:
 
 
 def forgetting_table(opened: Opened) -> Table:
-    """Shares of training queries forgotten and learned from state to state, and from the first to the last."""
+    """Shares of training queries forgotten and learned from state to state, and from the first to the last.
+
+    If a trained state before the last was kept, one more row goes from the first state to that one.
+    """
     found = opened.results.get("forgetting") if "seeds" not in opened.results else None
     if not found:
         found = forgetting(ranks_of(opened)[1])
     if len(found) > 1:
-        found = [*found, *over_all(opened, found[0]["before"], found[-1]["after"])]
+        first, kept = found[0]["before"], kept_before_the_last(opened)
+        found = [*found, *over_all(opened, first, found[-1]["after"])]
+        found += [row | {"kept": True} for row in (over_all(opened, first, kept) if kept else [])]
     return Table.of(
         {
             "from": shown(row["before"]),
-            "to": shown(row["after"]),
+            "to": shown(row["after"]) + " (kept)" * ("kept" in row),
             "forgotten": row["forgotten"],
             "learned": row["learned"],
             "MRR@100 then": row["train_mrr_100"],
@@ -50,8 +55,14 @@ def forgetting_table(opened: Opened) -> Table:
     )
 
 
+def kept_before_the_last(opened: Opened) -> str:
+    """The name of the trained state that was kept; "" if it is the last one, or the untrained model was kept."""
+    name = str(opened.results.get("kept", {}).get("state", LAST))
+    return "" if name in (LAST, UNTRAINED) else name
+
+
 def over_all(opened: Opened, first: str, last: str) -> list[dict[str, Any]]:
-    """The row from the first state to the last; none if a run of theirs is gone."""
+    """The row from the first state to the last, or to another; none if a run of theirs is gone or never was."""
     try:
         ranks = ranks_of(opened)[1]
         return [*map(dict, forgetting({name: ranks[name] for name in (first, last)}))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -170,7 +170,8 @@ def measured_table(opened: Opened) -> Table:
     """The deciding measure of every state by step, on dev (test without dev).
 
     Each row also has the value of the ranking that training is compared with, which is BM25's, or that of the
-    retriever which a ranker re-ranks.
+    retriever which a ranker re-ranks. If every episode starts from scratch, ``episode`` says whose line a row is
+    in.
     """
     means = means_of(opened)
     split = "dev" if "dev" in means else "test"
@@ -178,11 +179,10 @@ def measured_table(opened: Opened) -> Table:
     if not states:
         raise NotRecorded("No state was measured on dev or test.")
     measure = next(iter(next(iter(states.values()))))
-    begins = begins_of(opened)
     baseline, height = baseline_of({name: found[measure] for name, found in states.items()}) or (None, None)
     rows = [
         {
-            "step": begins.get(record.episode or 0, 0) + max(record.step, 0),
+            **place,
             "state": shown(record.name),
             "kind": "within an episode" if record.kind == "passing" else "of an episode",
             "split": split_of(split, opened.dev_passages),
@@ -191,7 +191,7 @@ def measured_table(opened: Opened) -> Table:
             "baseline": baseline,
             "baseline value": height,
         }
-        for record in _on_the_way(opened)
+        for record, place in placed(opened, _on_the_way(opened))
         if record.name in states
     ]
     if not rows:
@@ -206,6 +206,32 @@ def begins_of(opened: Opened) -> dict[int, int]:
     except NotRecorded:
         return {}
     return dict(zip(curve.episodes, curve.borders, strict=False))
+
+
+def step_of(state: StateRecord, begins: Mapping[int, int]) -> int:
+    """The steps made before a state, counted on over the episodes."""
+    return begins.get(state.episode or 0, 0) + max(state.step, 0)
+
+
+def placed(opened: Opened, records: Sequence[StateRecord]) -> list[tuple[StateRecord, dict[str, Any]]]:
+    """Each state with its columns in a curve: its ``step``, counted on over the episodes.
+
+    If every episode starts from scratch, the starting model stands at the beginning of each episode, and a second
+    column, ``episode``, says whose line a state is in: no training led from the end of an episode to the next.
+    """
+    begins = begins_of(opened)
+    if not opened.restarts:
+        return [(one, {"step": step_of(one, begins)}) for one in records]
+    start, found = starting_state(opened), []
+    for episode in dict.fromkeys([*begins, *(one.episode for one in records if one.episode)]) or [1]:
+        inside = [one for one in records if one.episode == episode or (not one.episode and one.name == start)]
+        found += [(one, {"step": begins.get(episode, 0) + max(one.step, 0), "episode": episode}) for one in inside]
+    return found
+
+
+def starting_state(opened: Opened) -> str:
+    """The name of the state that training starts from: the untrained model, as the settings change it."""
+    return STARTED if opened.state(STARTED) is not None else UNTRAINED
 
 
 def _on_the_way(opened: Opened) -> list[StateRecord]:

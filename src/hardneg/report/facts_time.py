@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +16,7 @@ from hardneg.diagnostics.timeline import TRAINER
 from hardneg.experiment.states import StateRecord
 from hardneg.negatives.pool import NegativePool, matches
 from hardneg.records import owners, spans
-from hardneg.report.facts_results import begins_of
+from hardneg.report.facts_results import begins_of, placed, starting_state, step_of
 from hardneg.report.lists import without_positives
 from hardneg.report.measured import training_hits
 from hardneg.report.opened import Opened, name_of_pool
@@ -68,28 +67,45 @@ def overlap_by_step_table(opened: Opened) -> Table:
     """The share of training negatives that their queries retrieve, by step (STAR, Figure 4a).
 
     A recipe that retrieves at every step logs the share. For other recipes, the negatives of each pool are looked
-    up in the lists of two states: those in which training on the pool began and ended.
+    up in the lists of two states: those in which training on the pool began and ended. If every episode starts
+    from scratch, the first of these is the starting model.
     """
     rows = [(row["step"], row["overlap"]) for row in opened.metrics if row.get("overlap") is not None]
     if rows:
         return Table(("step", "overlap"), tuple(rows[:: max(len(rows) // LONGEST, 1)]))
-    states = _searched(opened)
-    begins = begins_of(opened)
     found: dict[tuple[str, int], float] = {}
-    for before, after in pairwise(states):
+    for after, points in _ends_of_training(opened):
         pool = opened.pool_at(after.pool)
         if pool is None or after.pool is None or not len(pool.passage_rows):
             continue
         name = name_of_pool(after.pool)
-        for state in (before, after):
-            if (place := (name, step_of(state, begins))) not in found:
-                found[place] = retrieved_share(opened, pool, state)
+        for state, step in points:
+            if (name, step) not in found:
+                found[name, step] = retrieved_share(opened, pool, state)
     if not found:
         raise NotMeant(
             "Training used in-batch negatives alone, so there are no mined ones to compare with the hits."
         )
     values = [(step, share, name) for (name, step), share in found.items() if share == share]  # no NaN
     return Table(("step", "overlap", "negatives"), tuple(values))
+
+
+def _ends_of_training(opened: Opened) -> list[tuple[StateRecord, list[tuple[StateRecord, int]]]]:
+    """The states that training made, each with the two (and steps) in which training on its pool began and ended.
+
+    All were searched. The first of the two is left out if it was not searched.
+    """
+    states, begins = _searched(opened), begins_of(opened)
+    if not opened.restarts:
+        return [
+            (after, [(one, step_of(one, begins)) for one in (before, after)]) for before, after in pairwise(states)
+        ]
+    starts = [one for one in states if one.name == starting_state(opened)]
+    return [
+        (after, [*((one, begins.get(after.episode, 0)) for one in starts), (after, step_of(after, begins))])
+        for after in states
+        if after.episode
+    ]
 
 
 def _searched(opened: Opened) -> list[StateRecord]:
@@ -106,11 +122,6 @@ def _searched(opened: Opened) -> list[StateRecord]:
             else "This needs the hits of the training queries in two states, and they are not there."
         )
     return found
-
-
-def step_of(state: StateRecord, begins: Mapping[int, int]) -> int:
-    """The steps made before a state, counted on over the episodes."""
-    return begins.get(state.episode or 0, 0) + max(state.step, 0)
 
 
 def retrieved_share(opened: Opened, pool: NegativePool, state: StateRecord) -> float:
@@ -135,7 +146,7 @@ def ranking_by_step_table(opened: Opened) -> Table:
 
     A recipe that retrieves at every step logs the ranks of the step's queries before the step; further columns
     have moving means. For other recipes, there is a row for each state that searched the training queries, with
-    the means over all of them.
+    the means over all of them; if every episode starts from scratch, ``episode`` says whose line a row is in.
     """
     rows = [row for row in opened.metrics if row.get("train_rr_10") is not None]
     if not rows:
@@ -150,13 +161,14 @@ def ranking_by_step_table(opened: Opened) -> Table:
 def _ranking_by_state(opened: Opened) -> Table:
     """Mean RR@10 and errors of all training queries in each state; the shortest list decides K."""
     _searched(opened)
-    hits, begins = training_hits(opened), begins_of(opened)
+    hits = training_hits(opened)
     k = min(map(most_errors, hits.values()))
     rows = []
-    for state in opened.trained_states:
+    for state, place in placed(opened, opened.trained_states):
         if state.name in hits:
             known = spans(hits[state.name].qrels.offsets) > 0
             rank = float(reciprocal_ranks_of(hits[state.name], 10)[known].mean())
             errors = float(errors_in_lists(hits[state.name], k)[known].mean())
-            rows.append((step_of(state, begins), rank, rank, errors, errors))
-    return Table(BY_STEP, tuple(rows))
+            of_state = dict(zip(BY_STEP[1:], (rank, rank, errors, errors), strict=True))
+            rows.append(place | of_state)
+    return Table.of(rows)

@@ -45,7 +45,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "comparisons",
         "Results",
         "Paired tests",
-        "Two-sided randomisation tests over queries; intervals are 95 % bootstrap intervals of the difference.",
+        "Two-sided randomisation tests over queries; intervals are 95 % bootstrap intervals of the difference. p"
+        " is corrected by Holm over the tests of a measure.",
         results.tests_table,
     ),
     Figure(
@@ -84,7 +85,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "measured",
         "Learning curve",
         "Measured on the way",
-        "The deciding measure of each state (ANCE-Tele, Figures 2 and 8b); diamonds lie within an episode.",
+        "The deciding measure of each state (ANCE-Tele, Figures 2 and 8b); diamonds lie within an episode. If"
+        " episodes start from scratch, each has its own line, which begins at the untrained model.",
         results.measured_table,
         charts.measured_chart,
     ),
@@ -146,8 +148,9 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "forgetting",
         "Forgetting",
         "Forgotten and learned",
-        "Training queries whose RR@100 fell, or rose, from one state to the next (ANCE-Tele, Figure 4); the last"
-        " row goes from the first state to the final one.",
+        "Training queries whose RR@100 fell, or rose, from one state to the next (ANCE-Tele, Figure 4), and from"
+        " the first state to the last one. If a trained state before the last was kept, and was searched for the"
+        " training queries, one more row goes to it.",
         forgetting.forgetting_table,
         charts.forgetting_chart,
     ),
@@ -155,7 +158,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "trajectories",
         "Forgetting",
         "Ten queries",
-        "The reciprocal rank of ten sampled training queries in each state (ANCE-Tele, Figures 3 and 8d).",
+        "The reciprocal rank of ten sampled training queries in each state (ANCE-Tele, Figures 3 and 8d). Equal"
+        " lines lie on each other; the legend says which.",
         forgetting.trajectories_table,
         charts.trajectories_chart,
     ),
@@ -329,7 +333,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "Tests between states",
         "The mean difference in a query's errors, from each state to the one before and from the last to the"
         " untrained model, with 95 % bootstrap intervals. Below 0, the later state has fewer errors. p is of"
-        " two-sided randomisation tests over queries, corrected by Holm over all rows.",
+        " two-sided randomisation tests over queries. It is corrected by Holm over the pairs of states, apart for"
+        " all errors and for the first ones.",
         errors.errors_tests_table,
         charts.errors_tests_chart,
     ),

@@ -160,6 +160,12 @@ class Opened:
         """Whether the model that is trained is a ranker, and no retriever."""
         return bool(self.settings.get("recipe") == RANKER)
 
+    @property
+    def restarts(self) -> bool:
+        """Whether every episode trains the starting model anew, as ``ance-tele`` does with ``start = scratch``."""
+        named = self.settings.get("settings") or self.settings.get("result_settings", {})
+        return self.settings.get("recipe") == "ance-tele" and named.get("start") == "scratch"
+
     @cached_property
     def metrics(self) -> Rows:
         """The rows of the model that the experiment is about: the retriever, or a ranker that is trained alone."""

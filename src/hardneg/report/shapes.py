@@ -14,7 +14,18 @@ from typing import Any
 from hardneg.errors import SettingsError
 from hardneg.report.table import Table
 
-COLOURS = ("#3d85c6", "#d9792b", "#2f9e6e", "#a86bd0", "#c9a227", "#d0587e", "#6b7d8c", "#4fb0b5", "#96703c")
+COLOURS = (
+    "#3d85c6",
+    "#d9792b",
+    "#2f9e6e",
+    "#a86bd0",
+    "#c9a227",
+    "#d0587e",
+    "#6b7d8c",
+    "#4fb0b5",
+    "#96703c",
+    "#8fae3f",
+)
 TINTS = {
     "query": ("#3d85c6", "#c9e0f5"),
     "lookahead": ("#d9792b", "#fae0c8"),
@@ -52,7 +63,8 @@ POINTS = (
 FILLS = (1.0, 0.45, 0.1)  # of bars that stand together: full, pale, hollow
 PARTED = "split(datum.label, ': ')"  # a label of two parts in two lines, so that a narrow page cuts neither away
 PARTED_STEP = 34  # pixels of such a label
-FITS = "(datum.end - datum.begin) * width > 6.5 * length(datum.label)"  # pixels; a page may be narrow
+LETTER, MARGIN = 7.5, 6  # pixels of a letter in a label of 11 pixels (BM25 has wide ones), and beside the label
+FITS = f"(datum.end - datum.begin) * width > {LETTER} * length(datum.label) + {MARGIN}"  # a page may be narrow
 LEGEND = {"labelFontSize": 12, "titleFontSize": 12, "symbolStrokeWidth": 2}
 # Breaks the name of a state into lines, so that it stands upright.
 BROKEN = r"split(replace(replace(datum.label, ', ', ',\n'), '/', '/\n'), '\n')"
@@ -185,6 +197,7 @@ def lines(
     x: str,
     y: str,
     by: str | None = None,
+    apart: str | None = None,
     order: str | None = None,
     log: bool = False,
     zero: bool = True,
@@ -193,7 +206,8 @@ def lines(
 ) -> Chart:
     """A line with points for each value of ``by``; lines differ in dash, and points in shape.
 
-    ``title`` stands at the y axis, whose numbers have the format ``form``.
+    A line is broken where ``apart`` changes, if that is a column of the table. ``title`` stands at the y axis,
+    whose numbers have the format ``form``.
     """
     alt = altair()
     numbers = all(isinstance(value, (int, float)) for value in table.column(x))
@@ -210,17 +224,24 @@ def lines(
         scale = alt.Scale(type="log" if min(known, default=1) > 0 else "symlog", nice=False)
     axis = {} if form is None else {"axis": alt.Axis(format=form)}
     up = alt.Y(field=escaped(y), type="quantitative", title=title or y, scale=scale, **axis)
-    base = alt.Chart(data_of(table)).encode(x=across, y=up, tooltip=tips(table))
+    base = alt.Chart(data_of(table)).encode(x=across, y=up, tooltip=tips(table), **broken_at(table, apart))
     line = base.mark_line(strokeWidth=2, color=COLOURS[0])
     points = base.mark_point(filled=True, size=50, opacity=1, fill=COLOURS[0])
     if by is not None:
         names = list(dict.fromkeys(table.column(by)))
         field = {"field": escaped(by), "type": "nominal", "title": None, "sort": None}
         dashes = alt.Scale(domain=names, range=[list(dash) for dash in repeated(DASHES, len(names))])
-        apart = told_apart(by, names)
-        line = line.encode(apart["color"], strokeDash=alt.StrokeDash(**field, scale=dashes))
-        points = base.mark_point(filled=True, size=50, opacity=1).encode(**apart)
+        looks = told_apart(by, names)
+        line = line.encode(looks["color"], strokeDash=alt.StrokeDash(**field, scale=dashes))
+        points = base.mark_point(filled=True, size=50, opacity=1).encode(**looks)
     return styled(line if len(table) > DENSE else alt.layer(line, points))
+
+
+def broken_at(table: Table, column: str | None) -> dict[str, Any]:
+    """What breaks lines where a column changes; nothing if the table lacks it."""
+    if column is None or column not in table.columns:
+        return {}
+    return {"detail": altair().Detail(field=escaped(column), type="nominal")}
 
 
 def whole_ticks(values: Sequence[int]) -> Any:

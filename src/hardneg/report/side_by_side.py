@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from hardneg.evaluation.measures import Evaluation
-from hardneg.evaluation.significance import bootstrap_interval, holm, randomization_test
+from hardneg.evaluation.significance import bootstrap_interval, holm_within, randomization_test
 from hardneg.experiment.folder import BASE
+from hardneg.experiment.layout import Layout
 from hardneg.experiment.names import BM25, FINAL, RETRIEVED, UNTRAINED, shown
 from hardneg.records import Int32
 from hardneg.report.drawing import Figure
@@ -24,8 +25,8 @@ from hardneg.report.measured import evaluations, means_of
 from hardneg.report.opened import Opened
 from hardneg.report.shapes import PERCENT, Chart, lines
 from hardneg.report.table import NotMeant, NotRecorded, Table
-from hardneg.report.verdict import SURE, Verdict, split_of
-from hardneg.shown import as_set
+from hardneg.report.verdict import SURE, Verdict, difference_of, split_of
+from hardneg.shown import as_set, counted, listed
 
 SEED, PERMUTATIONS = 0, 100_000
 
@@ -108,15 +109,21 @@ def results_table(several: Several) -> Table:
 
 
 def tests_table(several: Several) -> Table:
-    """Paired tests of the last states of every two experiments on the queries that both judge."""
+    """Paired tests of the last states of every two experiments on the queries that both judge.
+
+    ``p (Holm)`` is corrected over the pairs of a measure, as ``hardneg compare`` does.
+    """
     rows: list[dict[str, Any]] = []
     for (a, one), (b, other) in combinations(zip(several.names, several.experiments, strict=True), 2):
         rows += _tests(a, one, b, other)
     if not rows:
+        if len(several.experiments) == 1:
+            raise NotRecorded("There is no other one yet to test it against.")
         raise NotRecorded(
             "No two experiments have runs of the same judged queries, or a collection is not at hand."
         )
-    for row, corrected in zip(rows, holm([row["p"] for row in rows]), strict=True):
+    families = [(row["split"], row["measure"]) for row in rows]
+    for row, corrected in zip(rows, holm_within(families, [row["p"] for row in rows]), strict=True):
         row["p (Holm)"] = float(corrected)
     return Table.of(rows)
 
@@ -185,7 +192,7 @@ def _last(one: Opened, split: str) -> Evaluation | None:
 
 def curves_table(several: Several) -> Table:
     """The deciding measure of every state by step, of all experiments."""
-    return _joined(several, measured_table, ("step", "state", "split", "measure", "value"))
+    return _joined(several, measured_table, ("step", "state", "split", "measure", "value", "episode"))
 
 
 def losses_table(several: Several) -> Table:
@@ -194,23 +201,28 @@ def losses_table(several: Several) -> Table:
 
 
 def overlaps_table(several: Several) -> Table:
-    """The share of each step's negatives that its queries retrieve, of all experiments (STAR, Figure 4a)."""
-    return _joined(several, overlap_by_step_table, ("step", "overlap"))
+    """The share of training negatives that their queries retrieve, of all experiments (STAR, Figure 4a).
+
+    ``negatives`` names the pool, each of which has a line of its own; it is empty where every step retrieved.
+    """
+    return _joined(several, overlap_by_step_table, ("step", "overlap", "negatives"))
 
 
 def rankings_table(several: Several) -> Table:
     """How the queries of each step rank their positives, of all experiments (STAR, Figure 4b)."""
-    return _joined(several, ranking_by_step_table, ("step", "mean RR@10", "mean errors"))
+    return _joined(several, ranking_by_step_table, ("step", "mean RR@10", "mean errors", "episode"))
 
 
 def _joined(several: Several, make: Any, columns: tuple[str, ...]) -> Table:
+    """The tables of all experiments in one; a column that all of them lack is left out."""
     rows: list[dict[str, Any]] = []
     others: NotMeant | None = None
     missing: NotRecorded | None = None
     for name, one in zip(several.names, several.experiments, strict=True):
         try:
             rows += [
-                {"experiment": name} | {column: row[column] for column in columns} for row in make(one).records()
+                {"experiment": name} | {column: row.get(column) for column in columns}
+                for row in make(one).records()
             ]
         except NotMeant as reason:
             others = reason
@@ -218,7 +230,7 @@ def _joined(several: Several, make: Any, columns: tuple[str, ...]) -> Table:
             missing = reason
     if not rows:
         raise others or missing or NotRecorded("No experiment has logged this.")
-    return Table.of(rows)
+    return Table.of(rows, [name for name in rows[0] if any(row[name] is not None for row in rows)])
 
 
 def forgetting_table(several: Several) -> Table:
@@ -237,13 +249,13 @@ def verdict_of(several: Several) -> Verdict:
     try:
         tests = tests_table(several)
     except NotRecorded as reason:
-        return Verdict("open", f"{len(several.names)} experiments side by side.", (str(reason),), ())
+        return Verdict("open", _said_of_all(several), (str(reason),), ())
     split, measure = tests.rows[0][0], tests.rows[0][1]
     rows = tests.where(split=split, measure=measure).records()
     tested = {row[side] for row in rows for side in ("a", "b")}
     known = _shared_means(several, tested, split, measure)
     if known is None:
-        said = f"{len(tested)} experiments side by side, which judge different queries: see the tests."
+        said = f"{counted(len(tested), 'experiment')} side by side, which judge different queries: see the tests."
         return Verdict("open", said, (), ())
     best = max(known, key=lambda name: known[name])
     of_best = [row for row in rows if best in (row["a"], row["b"])]
@@ -259,7 +271,7 @@ def verdict_of(several: Several) -> Verdict:
     among = split_of(split, several.experiments[several.names.index(best)].dev_passages)
     others = ", ".join(f"{name} {value:.3f}" for name, value in known.items() if name != best)
     sentence = f"On {among}, {best} does best: {measure} {known[best]:.3f} ({others})."
-    if unsure := " and ".join(_other(row, best) for row in of_best if row["p (Holm)"] > SURE):
+    if unsure := listed([_other(row, best) for row in of_best if row["p (Holm)"] > SURE]):
         sentence = (
             f"On {among}, {best} has the highest {measure}, {known[best]:.3f} ({others}), but cannot be told apart"
             f" from {unsure}."
@@ -268,6 +280,15 @@ def verdict_of(several: Several) -> Verdict:
         sentence = f"On {among}, none does best: {measure} {best} {known[best]:.3f}, {others}."
     kind = "open" if starts else "better" if sure else "unsure"  # a lead of the start is no merit of training
     return Verdict(kind, sentence, tuple(told), ())
+
+
+def _said_of_all(several: Several) -> str:
+    """What there is, where nothing is compared."""
+    if len(several.experiments) > 1:
+        return f"{counted(len(several.experiments), 'experiment')} side by side."
+    path = several.experiments[0].path
+    one = "seed" if path in [layout.path for layout in Layout(path.parent).seeds()] else "experiment"
+    return f"There is one {one} so far: {several.names[0]}."
 
 
 def _starts(several: Several, known: Mapping[str, float], split: str, measure: str) -> str:
@@ -313,41 +334,48 @@ def _other(row: dict[str, Any], best: str) -> str:
 
 def _compared(row: dict[str, Any], best: str) -> str:
     sign = 1 if row["a"] == best else -1
-    low, high = sorted((sign * row["low"], sign * row["high"]))
     difference = _signed(row, best)
     word = "cannot be told apart from"
     if row["p (Holm)"] <= SURE:
         word = f"is {'better' if difference > 0 else 'worse'} than"
-    return (
-        f"{best} {word} {_other(row, best)}: difference {difference:+.3f},"
-        f" 95 % interval {low:+.3f} to {high:+.3f}, p (Holm) = {row['p (Holm)']:.3g}."
-    )
+    test = {"difference": difference, "interval": sorted((sign * row["low"], sign * row["high"]))}
+    told = difference_of(test | {"p": row["p"], "p_holm": row["p (Holm)"]})
+    return f"{best} {word} {_other(row, best)}: {told}."
 
 
 def curves_chart(table: Table) -> Chart:
     """The deciding measure of every state by step, a line for each experiment."""
     named = dict.fromkeys(f"{row['split']} {row['measure']}" for row in table.records())
-    return lines(table, x="step", y="value", by="experiment", zero=False, title=", ".join(named))
+    return lines(table, x="step", y="value", by="experiment", apart="episode", zero=False, title=", ".join(named))
 
 
 def losses_chart(table: Table) -> Chart:
     """The moving mean of the loss by step, a line for each experiment."""
-    return lines(table, x="step", y="mean", by="experiment", title="training loss")
+    return lines(table, x="step", y="mean", by="experiment", apart="episode", title="training loss")
 
 
 def overlaps_chart(table: Table) -> Chart:
-    """The overlap of static with dynamic negatives by step, a line for each experiment."""
-    return lines(table, x="step", y="overlap", by="experiment", title="share that is retrieved", form=PERCENT)
+    """The overlap of static with dynamic negatives by step, a line for each pool of each experiment."""
+    title = "share that is retrieved"
+    return lines(table, x="step", y="overlap", by="experiment", apart="negatives", title=title, form=PERCENT)
 
 
 def ranks_chart(table: Table) -> Chart:
     """The reciprocal rank of the queries of each step, a line for each experiment."""
-    return lines(table, x="step", y="mean RR@10", by="experiment", zero=False, title="RR@10 of training queries")
+    return lines(
+        table,
+        x="step",
+        y="mean RR@10",
+        by="experiment",
+        apart="episode",
+        zero=False,
+        title="RR@10 of training queries",
+    )
 
 
 def errors_chart(table: Table) -> Chart:
     """The errors of the queries of each step, a line for each experiment."""
-    return lines(table, x="step", y="mean errors", by="experiment", title="errors of a query")
+    return lines(table, x="step", y="mean errors", by="experiment", apart="episode", title="errors of a query")
 
 
 FIGURES: tuple[Figure[Several], ...] = (
@@ -357,16 +385,18 @@ FIGURES: tuple[Figure[Several], ...] = (
         "comparisons",
         "Results",
         "Paired tests",
-        "Two-sided randomisation tests over the queries that both experiments judge, corrected by Holm. They"
-        " are of these trainings: with another seed a difference may come out otherwise.",
+        "Two-sided randomisation tests over the queries that both experiments judge. p is corrected by Holm over"
+        " the pairs of a measure, as `hardneg compare` does. The tests are of these trainings: with another seed a"
+        " difference may come out otherwise.",
         tests_table,
     ),
     Figure(
         "measured",
         "Learning curve",
         "Measured on the way",
-        "The deciding measure of each state by step. Among BM25's first passages dev figures are higher than among"
-        " all passages, so the two cannot be compared.",
+        "The deciding measure of each state by step. If episodes start from scratch, each has its own line, which"
+        " begins at the untrained model. Among BM25's first passages dev figures are higher than among all"
+        " passages, so the two cannot be compared.",
         curves_table,
         curves_chart,
     ),
@@ -382,7 +412,8 @@ FIGURES: tuple[Figure[Several], ...] = (
         "static_and_dynamic",
         "Static and dynamic negatives",
         "Overlap",
-        "The share of each step's negatives that its queries retrieve at that step (STAR, Figure 4a).",
+        "How many of the training negatives their queries retrieve (STAR, Figure 4a). `adore` logs this at every"
+        " step. Other recipes have a line for each pool, with the states at which training on it began and ended.",
         overlaps_table,
         overlaps_chart,
     ),
@@ -407,7 +438,9 @@ FIGURES: tuple[Figure[Several], ...] = (
         "forgetting",
         "Forgetting",
         "Forgotten and learned",
-        "Training queries whose RR@100 fell, or rose, from one state to the next, and over the whole way.",
+        "Training queries whose RR@100 fell, or rose, from one state to the next, and from the first state to the"
+        " last one. If an earlier trained state was kept, and was searched for the training queries, one more row"
+        " goes to it.",
         forgetting_table,
     ),
     Figure(

@@ -146,7 +146,7 @@ def reranked_by(results: Mapping[str, Any]) -> str:
 
 
 def corrected(row: Mapping[str, Any]) -> float:
-    """The p value of a test: corrected over all tests of its table, if it stands in one."""
+    """The p value of a test: corrected over the tests of its measure, if it stands in a table of them."""
     return float(row.get("p_holm", row["p"]))
 
 
@@ -171,7 +171,7 @@ def _sentence(
         "unsure": "cannot be told apart from",
     }[_kind(row)]
     values = f"{measure} {means[row['a']][measure]:.3f} against {means[row['b']][measure]:.3f}"
-    return f"On {split}, {who} {word} {other}: {values} ({_difference(row)})."
+    return f"On {split}, {who} {word} {other}: {values} ({difference_of(row)})."
 
 
 def is_same(row: Mapping[str, Any], kept: Mapping[str, Any]) -> bool:
@@ -188,13 +188,17 @@ def of_untrained(kept: Mapping[str, Any], who: str) -> str:
     return f"On dev, no state of training was better than the untrained one{shown}, so {who} is the untrained one."
 
 
-def _difference(row: Mapping[str, Any]) -> str:
+def difference_of(row: Mapping[str, Any]) -> str:
+    """The difference of a test with its interval and p.
+
+    If p is small before the correction alone, both are told.
+    """
     low, high = row["interval"]
     p = corrected(row)
     name = "p (Holm)" if "p_holm" in row else "p"  # a single test is corrected for nothing
     told = f"{p:.3f}" if p >= 0.001 else f"{p:.0e}"
     if row["p"] <= SURE < p:  # else the interval and the verdict seem to contradict each other
-        told += f", {row['p']:.3f} before it was corrected for all tests"
+        told += f", {row['p']:.3f} before it was corrected for all tests of this measure"
     return f"difference {row['difference']:+.3f}, 95 % interval {low:+.3f} to {high:+.3f}, {name} = {told}"
 
 
