@@ -4,6 +4,7 @@ import gzip
 import itertools
 import json
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +12,20 @@ import pytest
 import hardneg as hn
 from hardneg.cli import run
 from hardneg.data.collection import Collection
+from hardneg.data.record_source import GivenRecord
+from hardneg.data.text import hash_strings
 from hardneg.errors import InputError, SettingsError
 from hardneg.keyed_random import hash64, key
-from hardneg.negatives.external_lists import RowLists, batch, find, pool_of_lists, sequence_hashes, with_first
+from hardneg.negatives.external_lists import (
+    RowLists,
+    batch,
+    find,
+    pool_of_lists,
+    rows_of_passages,
+    rows_of_queries,
+    sequence_hashes,
+    with_first,
+)
 from hardneg.negatives.pool import SOURCES, check_pool
 from hardneg.negatives.scores import StoredScores
 from hardneg.records import Positives
@@ -282,6 +294,21 @@ def test_negatives_of_pairs_become_a_pool_when_they_are_imported(tmp_path, capsy
     assert c.query_texts.take(pool.query_rows) == ["q"]
     assert c.texts.take(pool.passage_rows) == ["n1", "n2", "n3"]  # a positive is no negative
     assert (set(pool.sources.tolist()), pool.ranker) == ({FILE}, "")
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_texts_in_another_form_are_found(tmp_path, older):
+    """A collection of an older version has keys of the texts as they are; their exact texts are found in it."""
+    texts = ["caf\u00e9", "the\u0301 ", "one"]
+    c = Collection.from_lists(
+        dict(zip("012", texts, strict=True)), {"q": "qu\u00e9"}, {"train": {"q": ["2"]}}, to=tmp_path / "c"
+    )
+    if older:
+        c = replace(c, text_keys=hash_strings(texts))
+    names = ["cafe\u0301", "th\u00e9"] if not older else texts[:2]
+    given = [GivenRecord("train", "other", "que\u0301", ("one",), tuple(names))]
+    assert rows_of_queries(given, c).tolist() == [0]
+    assert rows_of_passages(given, [names], c, needed=True).tolist() == [0, 1]
 
 
 def test_negatives_that_every_positive_of_a_query_repeats_count_once(tmp_path):
