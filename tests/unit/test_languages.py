@@ -68,9 +68,25 @@ def test_decomposed_korean_is_recognised(tmp_path):
 def test_scripts_without_blanks_become_pairs_of_characters():
     assert bigrams("我爱北京 gpu-2") == ["我爱", "爱北", "北京", "gpu", "2"]
     assert bigrams("ﾃﾞｰﾀ") == bigrams("データ") == ["デー", "ータ"]
-    assert bigrams("ＡＢＣ型") == ["ABC", "型"]
+    assert bigrams("ＡＢＣ型") == ["abc", "型"]
     assert bigrams("한국어 책") == ["한국", "국어", "책"]
     assert bigrams("") == bigrams("、。!") == []
+
+
+def test_signs_that_stand_for_capitals_are_found_by_letters(tmp_path):
+    """NFKC makes TEL of one sign; text was in lower case only before that."""
+    for language in ("chinese", "japanese", "korean", "thai"):
+        assert terms_of(language, "℡ ㎅") == terms_of(language, "tel kb") == ["tel", "kb"]
+    c = built(["電話 ℡", "本", "机"], tmp_path / "c", language="ja")
+    assert len(bm25_texts(c, ["TEL"], 2, tmp_path).passage_rows) == 1
+    assert {facts_of(name)["analyser"] for name in ("chinese", "korean", "thai")} == {"3"}
+    assert facts_of("german")["analyser"] == "2"
+
+
+@pytest.mark.parametrize(("language", "package"), [("chinese-words", "jieba"), ("japanese-words", "fugashi")])
+def test_segmenters_read_such_signs_in_lower_case(language, package):
+    pytest.importorskip(package)
+    assert splitter_of(language)("℡、㎅") == splitter_of(language)("tel、kb")
 
 
 def test_chinese_finds_what_english_cannot(tmp_path):
