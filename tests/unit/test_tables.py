@@ -449,3 +449,21 @@ def test_columns_and_rows_of_a_blank_file(tmp_path):
         assert kind_of_file(place) is None
         with pytest.raises(HardnegError):
             list(read_rows(place))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.jsonl", '{"ask": "x", "reply": "y"}\n'), ("a.json", '[{"ask": "x"}]'), ("a.csv", "ask,reply\nx,y\n")],
+)
+def test_a_folder_of_unknown_columns_names_them(tmp_path, name, text):
+    """Such lines were read as Tevatron's, and "the corpus has no passage" was all that was said."""
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=f"{name}: UNKNOWN_COLUMNS: the columns are ask"):
+        import_collection(str(tmp_path), tmp_path / "c")
+
+
+def test_tevatron_is_told_by_its_fields(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"query_id": "q", "query_text": "x"}\n')
+    assert detect(str(tmp_path)) == "tevatron"
+    (tmp_path / "a.jsonl").write_text("{")  # the reader of the file says what is wrong
+    assert detect(str(tmp_path)) == "tevatron"
