@@ -220,7 +220,17 @@ def test_a_run_of_other_queries_is_refused(world, tmp_path):
 
 def test_a_pool_without_negatives_is_told(world, tmp_path, caplog):
     hn.mine(world[0], None, tmp_path / "pool", sources=["bm25"], filters=hn.Filters(max_score=-1.0))
-    assert "NO QUERY HAS A NEGATIVE" in caplog.text
+    assert "NO QUERY HAS A NEGATIVE: the pool is empty; mine deeper" in caplog.text
+
+
+def test_a_language_that_bm25_does_not_read_is_told(tmp_path, caplog):
+    """To mine deeper, as was said, does not help where BM25 finds nothing at all."""
+    texts = {"a": "東京は日本の首都です", "b": "猫は水を飲む", "c": "犬は公園を走る"}
+    data = hn.Collection.from_lists(texts, {"q": "日本の首都"}, {"train": {"q": ["a"]}}, to=tmp_path / "c")
+    hn.mine(data, None, tmp_path / "pool", sources=["bm25"], cache=tmp_path / "cache")
+    assert "BM25 reads the texts as english and finds no passage for any query" in caplog.text
+    assert "hardneg import --language" in caplog.text
+    assert "mine deeper" not in caplog.text
 
 
 def test_a_pool_joins_other_sources_as_a_file(world, tmp_path):
