@@ -203,9 +203,25 @@ def test_the_command_searches_a_file_in_another_language(hardneg, tmp_path, lang
     status, out, _ = hardneg(*asked, "--language", "english")
     assert (status, out) == (
         0,
-        f"query: {query}\n  nothing found: no passage has a word of the query. "
-        "BM25 reads English unless --language, or the collection, names a language\n",
+        f"query: {query}\n  nothing found: no passage has a word of the query. BM25 reads english\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("query", "language", "why"),
+    [
+        ("水飲", "ja", "BM25 reads japanese in pairs of characters. It finds a single character only where"),
+        ("、。", "ja", "the query has no word that BM25 looks for, as it reads japanese"),
+        ("the", "en", "the query has no word that BM25 looks for, as it reads english"),
+        ("xylophone", None, "BM25 reads english; --language names another language"),
+    ],
+)
+def test_why_nothing_is_found(hardneg, tmp_path, query, language, why):
+    """The language was said to be English, whichever was given."""
+    (tmp_path / "pairs.csv").write_text(JAPANESE, "utf-8")
+    asked = ["search", "--data", tmp_path / "pairs.csv", "--bm25", "--query", query]
+    _, out, _ = hardneg(*asked, *(["--language", language] if language else []))
+    assert why in out
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,13 @@ def tokenizer_of(language: str) -> Any:
     )
 
 
+def has_terms(language: str, text: str) -> bool:
+    """Whether a text has a term in this language: a text of stop words or signs alone has none."""
+    tokenizer = tokenizer_of(language)
+    list(tokenizer.streaming_tokenize([text], update_vocab=True, allow_empty=False))
+    return bool(tokenizer.get_vocab_dict())
+
+
 def stopwords_of(language: str) -> list[str]:
     """The stop words of a language, as bm25s lists them; none where it has no list."""
     import bm25s.stopwords
