@@ -8,8 +8,9 @@ import pytest
 import Stemmer
 
 import hardneg as hn
+from hardneg.api.examine import language_advice
 from hardneg.data.collection import Collection
-from hardneg.data.examination import looks_like
+from hardneg.data.examination import MIXED, looks_like
 from hardneg.data.importing import import_collection
 from hardneg.data.languages import LANGUAGES, STEMMED, language_named
 from hardneg.errors import SettingsError
@@ -71,6 +72,16 @@ def test_scripts_without_blanks_become_pairs_of_characters():
     assert bigrams("ＡＢＣ型") == ["abc", "型"]
     assert bigrams("한국어 책") == ["한국", "국어", "책"]
     assert bigrams("") == bigrams("、。!") == []
+
+
+def test_a_mixture_of_scripts_is_told_and_no_language_is_advised(tmp_path):
+    """A fifth of kana made a collection Japanese, whatever the others were."""
+    english, japanese = "The tree stands here", "ねこはみずをのむ"
+    mixed = [english] * 2 + [japanese] * 3
+    assert looks_like(built(mixed, tmp_path / "m")) == MIXED
+    assert looks_like(built([japanese, "東京は日本の首都です"], tmp_path / "j")) == "japanese"
+    assert looks_like(built(CHINESE, tmp_path / "z")) == "chinese"
+    assert [*language_advice({"looks_like": MIXED, "of_the_collection": "english"})] == []
 
 
 def test_signs_that_stand_for_capitals_are_found_by_letters(tmp_path):
