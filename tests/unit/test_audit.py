@@ -17,6 +17,7 @@ from hardneg.diagnostics.audit import (
     runs_of,
     standing,
     suspicion,
+    words_of,
 )
 from hardneg.evaluation.matching import tokens_of
 from hardneg.negatives.pool import blocks
@@ -46,6 +47,30 @@ def test_runs_of_three_words_by_hand():
     assert [len(numbers) for numbers in short] == [1, 1, 1, 1]
     assert len({numbers[0] for numbers in short}) == 4
     assert runs_of(" \n").tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "other"),
+    [
+        (
+            "東京タワーは東京都港区にある電波塔である。",
+            "東京タワーは東京都港区にある電波塔です。",
+            "犬が公園で走っている。",
+        ),
+        ("北京大学是中国最好的大学之一", "北京大学是中国最老的大学之一", "上海在中国的东部海岸"),
+        ("กรุงเทพมหานครเป็นเมืองหลวงของประเทศไทย", "กรุงเทพมหานครคือเมืองหลวงของประเทศไทย", "แมวกำลังนอนหลับอยู่บนเตียง"),
+    ],
+)
+def test_near_copies_without_blanks_between_words_are_seen(left, right, other):
+    """A sentence was one word, so that the likeness was 0 if one character differed."""
+    pool = pool_of([[1, 2]], [[0]])
+    near, far = likeness(Pairs.of(pool), [left, right, other].__getitem__).tolist()
+    assert near >= KINDS["text"].threshold > 0.1 > far
+
+
+def test_korean_words_and_words_in_other_scripts_stay_whole():
+    assert words_of("한국어 책, GPU2 für") == tokens_of("한국어 책, GPU2 für")
+    assert words_of("GPU2が速い") == ["gpu2", "か\u3099", "速", "い"]
 
 
 def shingles(text):

@@ -1,6 +1,8 @@
 """String columns and the canonical collection."""
 
 import pickle
+import random
+import unicodedata
 
 import numpy as np
 import pytest
@@ -171,6 +173,58 @@ def test_arrays_have_the_records_types(tmp_path):
     qrels = made(tmp_path).qrels("train")
     kinds = [a.dtype for a in (qrels.query_rows, qrels.offsets, qrels.passage_rows, qrels.grades)]
     assert kinds == [np.int32, np.int64, np.int32, np.int32]
+
+
+ALIKE = [
+    "caf\u00e9 au lait",
+    "cafe\u0301 au lait",
+    "caf\u00e9 au lait ",
+    "\ufeffcaf\u00e9\u00a0au  lait\u200b",
+    "\n caf\u00e9\tau\u3000lait",
+]
+
+
+def test_texts_that_look_the_same_are_the_same_text(tmp_path):
+    c = made(
+        tmp_path, [*((str(i), "", one) for i, one in enumerate(ALIKE)), ("o", "", "cafe au lait")], QUERIES, {}
+    )
+    assert len(set(c.text_keys[:-1].tolist())) == 1
+    assert c.text_keys[-1] != c.text_keys[0] == text.hash_strings(ALIKE)[0]  # as it was for canonical texts
+    assert list(c.texts)[:-1] == ALIKE  # texts stay as they are
+
+
+def test_the_canonical_form_is_that_of_each_text_alone():
+    """The quick look at many texts finds each that is not in the form; one that is keeps its bytes."""
+    rng = random.Random(0)
+    letters = [
+        "a",
+        "b",
+        " ",
+        "\n",
+        "\x1d",
+        "\x85",
+        "\u00a0",
+        "\u00e9",
+        "e\u0301",
+        "\u200b",
+        "\ufeff",
+        "\u3000",
+        "\u212b",
+        "\uac00",
+        "\ud800",
+    ]
+    texts = [
+        "".join(rng.choices(letters, [20, 20, 8, *[1] * (len(letters) - 3)], k=rng.randint(0, 12)))
+        for _ in range(5000)
+    ]
+    wanted = [" ".join(unicodedata.normalize("NFC", one).split()).strip(" \u200b\ufeff") for one in texts]
+    encoded = [one.encode(errors="surrogatepass") for one in texts]
+    found = [one.decode(errors="surrogatepass") for one in text.canonical(encoded)]
+    assert found == wanted != texts
+    assert [text.canonical([one])[0].decode(errors="surrogatepass") for one in encoded] == wanted
+    assert text.hash_texts(texts).tolist() == text.hash_strings(wanted).tolist()
+    assert text.canonical([b"plain", b"ascii text"]) == [b"plain", b"ascii text"]
+    assert (text.canonical([]), len(text.hash_texts([]))) == ([], 0)
 
 
 def test_digest_is_blind_to_spelling_and_order_of_queries(tmp_path):

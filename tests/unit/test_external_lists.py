@@ -4,6 +4,7 @@ import gzip
 import itertools
 import json
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +12,20 @@ import pytest
 import hardneg as hn
 from hardneg.cli import run
 from hardneg.data.collection import Collection
+from hardneg.data.record_source import GivenRecord
+from hardneg.data.text import hash_strings
 from hardneg.errors import InputError, SettingsError
 from hardneg.keyed_random import hash64, key
-from hardneg.negatives.external_lists import RowLists, batch, find, pool_of_lists, sequence_hashes, with_first
+from hardneg.negatives.external_lists import (
+    RowLists,
+    batch,
+    find,
+    pool_of_lists,
+    rows_of_passages,
+    rows_of_queries,
+    sequence_hashes,
+    with_first,
+)
 from hardneg.negatives.pool import SOURCES, check_pool
 from hardneg.negatives.scores import StoredScores
 from hardneg.records import Positives
@@ -208,7 +220,17 @@ def test_a_run_of_other_queries_is_refused(world, tmp_path):
 
 def test_a_pool_without_negatives_is_told(world, tmp_path, caplog):
     hn.mine(world[0], None, tmp_path / "pool", sources=["bm25"], filters=hn.Filters(max_score=-1.0))
-    assert "NO QUERY HAS A NEGATIVE" in caplog.text
+    assert "NO QUERY HAS A NEGATIVE: the pool is empty; mine deeper" in caplog.text
+
+
+def test_a_language_that_bm25_does_not_read_is_told(tmp_path, caplog):
+    """To mine deeper, as was said, does not help where BM25 finds nothing at all."""
+    texts = {"a": "東京は日本の首都です", "b": "猫は水を飲む", "c": "犬は公園を走る"}
+    data = hn.Collection.from_lists(texts, {"q": "日本の首都"}, {"train": {"q": ["a"]}}, to=tmp_path / "c")
+    hn.mine(data, None, tmp_path / "pool", sources=["bm25"], cache=tmp_path / "cache")
+    assert "BM25 reads the texts as english and finds no passage for any query" in caplog.text
+    assert "hardneg import --language" in caplog.text
+    assert "mine deeper" not in caplog.text
 
 
 def test_a_pool_joins_other_sources_as_a_file(world, tmp_path):
@@ -282,6 +304,21 @@ def test_negatives_of_pairs_become_a_pool_when_they_are_imported(tmp_path, capsy
     assert c.query_texts.take(pool.query_rows) == ["q"]
     assert c.texts.take(pool.passage_rows) == ["n1", "n2", "n3"]  # a positive is no negative
     assert (set(pool.sources.tolist()), pool.ranker) == ({FILE}, "")
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_texts_in_another_form_are_found(tmp_path, older):
+    """A collection of an older version has keys of the texts as they are; their exact texts are found in it."""
+    texts = ["caf\u00e9", "the\u0301 ", "one"]
+    c = Collection.from_lists(
+        dict(zip("012", texts, strict=True)), {"q": "qu\u00e9"}, {"train": {"q": ["2"]}}, to=tmp_path / "c"
+    )
+    if older:
+        c = replace(c, text_keys=hash_strings(texts))
+    names = ["cafe\u0301", "th\u00e9"] if not older else texts[:2]
+    given = [GivenRecord("train", "other", "que\u0301", ("one",), tuple(names))]
+    assert rows_of_queries(given, c).tolist() == [0]
+    assert rows_of_passages(given, [names], c, needed=True).tolist() == [0, 1]
 
 
 def test_negatives_that_every_positive_of_a_query_repeats_count_once(tmp_path):

@@ -374,6 +374,18 @@ def test_a_step_may_have_no_query_with_the_text_of_another(tmp_path):
     assert known.mask(data.train.query_rows, rows).tolist() == every
 
 
+def test_queries_in_another_unicode_form_have_the_same_text(tmp_path):
+    c = Collection.from_lists(
+        {"a": "one", "b": "two"},
+        {"q1": "caf\u00e9", "q2": "cafe\u0301 "},
+        {"train": {"q1": ["a"], "q2": ["b"]}},
+        to=tmp_path / "c",
+    )
+    data = TrainingData(c, c.qrels("train").positives(), None, None)
+    both = answers_of(data, tmp_path)(data.train.query_rows, np.array([1, 0], np.int32))
+    assert both.tolist() == [True, True]
+
+
 def test_what_people_judged_negative_is_not_shared(tmp_path):
     c = Collection.from_lists(
         {"a": "one", "b": "two", "c": "three"},

@@ -8,8 +8,9 @@ import pytest
 import Stemmer
 
 import hardneg as hn
+from hardneg.api.examine import language_advice
 from hardneg.data.collection import Collection
-from hardneg.data.examination import looks_like
+from hardneg.data.examination import MIXED, looks_like
 from hardneg.data.importing import import_collection
 from hardneg.data.languages import LANGUAGES, STEMMED, language_named
 from hardneg.errors import SettingsError
@@ -68,9 +69,35 @@ def test_decomposed_korean_is_recognised(tmp_path):
 def test_scripts_without_blanks_become_pairs_of_characters():
     assert bigrams("我爱北京 gpu-2") == ["我爱", "爱北", "北京", "gpu", "2"]
     assert bigrams("ﾃﾞｰﾀ") == bigrams("データ") == ["デー", "ータ"]
-    assert bigrams("ＡＢＣ型") == ["ABC", "型"]
+    assert bigrams("ＡＢＣ型") == ["abc", "型"]
     assert bigrams("한국어 책") == ["한국", "국어", "책"]
     assert bigrams("") == bigrams("、。!") == []
+
+
+def test_a_mixture_of_scripts_is_told_and_no_language_is_advised(tmp_path):
+    """A fifth of kana made a collection Japanese, whatever the others were."""
+    english, japanese = "The tree stands here", "ねこはみずをのむ"
+    mixed = [english] * 2 + [japanese] * 3
+    assert looks_like(built(mixed, tmp_path / "m")) == MIXED
+    assert looks_like(built([japanese, "東京は日本の首都です"], tmp_path / "j")) == "japanese"
+    assert looks_like(built(CHINESE, tmp_path / "z")) == "chinese"
+    assert [*language_advice({"looks_like": MIXED, "of_the_collection": "english"})] == []
+
+
+def test_signs_that_stand_for_capitals_are_found_by_letters(tmp_path):
+    """NFKC makes TEL of one sign; text was in lower case only before that."""
+    for language in ("chinese", "japanese", "korean", "thai"):
+        assert terms_of(language, "℡ ㎅") == terms_of(language, "tel kb") == ["tel", "kb"]
+    c = built(["電話 ℡", "本", "机"], tmp_path / "c", language="ja")
+    assert len(bm25_texts(c, ["TEL"], 2, tmp_path).passage_rows) == 1
+    assert {facts_of(name)["analyser"] for name in ("chinese", "korean", "thai")} == {"3"}
+    assert facts_of("german")["analyser"] == "2"
+
+
+@pytest.mark.parametrize(("language", "package"), [("chinese-words", "jieba"), ("japanese-words", "fugashi")])
+def test_segmenters_read_such_signs_in_lower_case(language, package):
+    pytest.importorskip(package)
+    assert splitter_of(language)("℡、㎅") == splitter_of(language)("tel、kb")
 
 
 def test_chinese_finds_what_english_cannot(tmp_path):
@@ -187,9 +214,25 @@ def test_the_command_searches_a_file_in_another_language(hardneg, tmp_path, lang
     status, out, _ = hardneg(*asked, "--language", "english")
     assert (status, out) == (
         0,
-        f"query: {query}\n  nothing found: no passage has a word of the query. "
-        "BM25 reads English unless --language, or the collection, names a language\n",
+        f"query: {query}\n  nothing found: no passage has a word of the query. BM25 reads english\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("query", "language", "why"),
+    [
+        ("水飲", "ja", "BM25 reads japanese in pairs of characters. It finds a single character only where"),
+        ("、。", "ja", "the query has no word that BM25 looks for, as it reads japanese"),
+        ("the", "en", "the query has no word that BM25 looks for, as it reads english"),
+        ("xylophone", None, "BM25 reads english; --language names another language"),
+    ],
+)
+def test_why_nothing_is_found(hardneg, tmp_path, query, language, why):
+    """The language was said to be English, whichever was given."""
+    (tmp_path / "pairs.csv").write_text(JAPANESE, "utf-8")
+    asked = ["search", "--data", tmp_path / "pairs.csv", "--bm25", "--query", query]
+    _, out, _ = hardneg(*asked, *(["--language", language] if language else []))
+    assert why in out
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ def test_lists_of_flagembedding_may_stand_in_csv_as_json_or_as_python(tmp_path):
 
 
 def test_scores_are_grades(tmp_path):
-    scores = [1, 0, "1.0", 0.73, 0.2, None, 3]
+    scores = [1, 0, "1.0", 0.73, 0.2, 0.5, 3]
     rows = [{"sentence1": "q", "sentence2": f"p{i}", "score": s} for i, s in enumerate(scores)]
     c = imported(write(tmp_path / "data.jsonl", jsonl(rows)), tmp_path / "c")
     qrels = c.qrels("train")
@@ -198,7 +198,7 @@ def test_scores_are_grades(tmp_path):
     assert graded == {"p0": 1, "p1": 0, "p2": 1, "p3": 1, "p4": 0, "p5": 1, "p6": 3}
 
 
-@pytest.mark.parametrize("score", [3.8, "high", "nan", 2.0**40, [1]])
+@pytest.mark.parametrize("score", [3.8, "high", "nan", 2.0**40, [1], None])
 def test_other_scores_are_refused(tmp_path, score):
     rows = [{"sentence1": "q", "sentence2": "p", "score": 1}, {"sentence1": "q", "sentence2": "x", "score": score}]
     line = "data.jsonl:2: BAD_GRADE: the score "
@@ -449,3 +449,34 @@ def test_columns_and_rows_of_a_blank_file(tmp_path):
         assert kind_of_file(place) is None
         with pytest.raises(HardnegError):
             list(read_rows(place))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.jsonl", '{"ask": "x", "reply": "y"}\n'), ("a.json", '[{"ask": "x"}]'), ("a.csv", "ask,reply\nx,y\n")],
+)
+def test_a_folder_of_unknown_columns_names_them(tmp_path, name, text):
+    """Such lines were read as Tevatron's, and "the corpus has no passage" was all that was said."""
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=f"{name}: UNKNOWN_COLUMNS: the columns are ask"):
+        import_collection(str(tmp_path), tmp_path / "c")
+
+
+def test_tevatron_is_told_by_its_fields(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"query_id": "q", "query_text": "x"}\n')
+    assert detect(str(tmp_path)) == "tevatron"
+    (tmp_path / "a.jsonl").write_text("{")  # the reader of the file says what is wrong
+    assert detect(str(tmp_path)) == "tevatron"
+
+
+def test_a_null_in_place_of_a_score_is_a_fault_and_no_field_is_none(tmp_path):
+    """A null counted as relevant without a word, where an empty cell of a CSV file was refused."""
+    place = tmp_path / "a.jsonl"
+    place.write_text('{"query": "q", "text": "t", "score": 0}\n{"query": "q", "text": "u"}\n')
+    c = import_collection(str(place), tmp_path / "c")
+    assert sorted(c.qrels("train").grades.tolist()) == [0, 1]
+    place.write_text('{"query": "q", "text": "t", "score": 0}\n{"query": "q", "text": "u", "score": null}\n')
+    with pytest.raises(
+        InputError, match=r"a\.jsonl:2: BAD_GRADE: the score is empty, which is neither a whole grade"
+    ):
+        import_collection(str(place), tmp_path / "d")

@@ -11,7 +11,7 @@ from hardneg.api.inputs import Data, Place, collection_of, source_at
 from hardneg.arguments import checked
 from hardneg.config import read_preset
 from hardneg.data.collection import Collection
-from hardneg.data.examination import LOOKED_AT, UNSPACED, draw, examine_collection, quantiles
+from hardneg.data.examination import LOOKED_AT, MIXED, UNSPACED, draw, examine_collection, quantiles
 from hardneg.data.training_data import choose_splits
 from hardneg.models.source import ModelSource
 from hardneg.records import Side
@@ -141,7 +141,8 @@ def sentences(facts: Mapping[str, Any]) -> Iterator[str]:
             f"Half of the {name} have at most {tokens['median']:,} tokens of this model, 95 % at most "
             f"{tokens['p95']:,}; {tokens['told'].partition(': ')[2]}."
         )
-    if found := facts["language"]["looks_like"].capitalize():
+    if found := facts["language"]["looks_like"]:
+        found = found if found == MIXED else found.capitalize()
         analysed = facts["language"]["of_the_collection"].capitalize()
         yield f"The passages look like {found}; BM25 analyses them as {analysed}."
 
@@ -202,7 +203,7 @@ def advice(facts: Mapping[str, Any]) -> Iterator[str]:
 def language_advice(language: Mapping[str, str]) -> Iterator[str]:
     """Advice to import the collection in another language."""
     found = language["looks_like"]
-    if found and found != language["of_the_collection"]:
+    if found not in ("", MIXED, language["of_the_collection"]):
         yield f"Import it with `hardneg import --language {found}`, so that BM25 finds the words of this language."
 
 

@@ -45,6 +45,7 @@ from hardneg.process.agreement import check_alike
 from hardneg.process.distributed import by_leader, group, is_leader
 from hardneg.process.progress import note
 from hardneg.records import Run
+from hardneg.search.bm25 import bm25_run
 from hardneg.search.retriever import CachedRetriever
 from hardneg.storage.artifacts import read_manifest
 
@@ -142,7 +143,7 @@ def mine(
 
         def publish() -> None:
             pool = mine_from(inputs, parts, folder, filters=filters, **settings)
-            warn_if_empty(pool)
+            warn_if_empty(pool, unread_language(pool, parts, sources, folder))
             besides = {"split": split, "filters": dataclasses.asdict(filters), **dataclasses.asdict(labels)}
             save_pool(pool, out, settings={**settings, **besides}, inputs=inputs.digests)
             made.append(pool)
@@ -235,6 +236,14 @@ def mine_from(
         guide=inputs.guide,
         **settings,
     )
+
+
+def unread_language(pool: NegativePool, parts: TrainingData, sources: Sequence[str], cache: Path) -> str | None:
+    """The language as which BM25 read the texts, if it found nothing at all for the queries of an empty pool."""
+    if len(pool.passage_rows) or "bm25" not in sources:
+        return None
+    found = bm25_run(parts.collection, parts.train.query_rows, 1, cache)
+    return None if len(found.passage_rows) else parts.collection.language
 
 
 def data_of(collection: Collection, split: str, labels: Labels, judgements: Place | None = None) -> TrainingData:

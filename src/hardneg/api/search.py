@@ -30,12 +30,13 @@ from hardneg.api.outcomes import Hits
 from hardneg.arguments import brief, checked
 from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import check_ids, write_run
-from hardneg.data.languages import language_named
+from hardneg.data.languages import BIGRAMS, language_named
 from hardneg.data.training_data import named_split
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.process.agreement import check_alike
 from hardneg.process.distributed import by_leader, group, shard_of
 from hardneg.records import Int32, Run, Side
+from hardneg.search.analysers import has_terms
 from hardneg.search.bm25 import bm25_run, bm25_texts
 from hardneg.search.embedding_store import SHARD
 from hardneg.search.runs import OpenRetriever
@@ -221,6 +222,17 @@ def search_text(
     collection, folder = collection_of(data, cache), cache_at(cache)
     searcher = reranked_by(rerank_by, rerank_k, chosen.open(collection, folder, reading), folder, reading)
     return hits_of(collection, searcher.search_texts([text], k))
+
+
+def why_nothing(data: Data, text: str, *, language: str | None = None, cache: Place | None = None) -> str:
+    """Why BM25 found no passage for a text, in sentences; ``language`` as of :func:`search_text`."""
+    read = language_named(language) if language else collection_of(data, cache).language
+    if not has_terms(read, text):
+        return f"the query has no word that BM25 looks for, as it reads {read}"
+    what = f"no passage has a word of the query. BM25 reads {read}"
+    if read in BIGRAMS:
+        return f"{what} in pairs of characters. It finds a single character only where that stands alone"
+    return what if language else f"{what}; --language names another language"
 
 
 def hits_of(collection: Collection, run: Run) -> Hits:

@@ -100,7 +100,7 @@ def search(
         raise typer.BadParameter("a text is in no split: give --query or --split", param_hint="'--split'")
     lexical = bm25 and rerank_by is None
     begin(resumable=not lexical, code=reading.pop("allow_code"))
-    from hardneg.api.search import search_split, search_text
+    from hardneg.api.search import search_split, search_text, why_nothing
     from hardneg.cli.tables import facts_table, hits_text
     from hardneg.process.distributed import group, is_leader
 
@@ -121,7 +121,8 @@ def search(
     }
     if query is not None:
         found = search_text(data, query, k=k or 5, **common)
-        show_result(found, as_json, lambda hits: hits_text(query, hits, bm25=bm25))
+        why = why_nothing(data, query, language=language, cache=common["cache"]) if bm25 and not found else ""
+        show_result(found, as_json, lambda hits: hits_text(query, hits, why))
     elif out is not None:
         with group():
             facts = search_split(data, out, split=split or "test", k=k or 1000, **common)

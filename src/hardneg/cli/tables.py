@@ -241,14 +241,9 @@ def estimate_text(plan: Mapping[str, Any]) -> str:
 # ---------------------------------------------------------------- texts
 
 
-NO_WORD = (
-    "no passage has a word of the query. BM25 reads English unless --language, or the collection, names a language"
-)
-
-
-def hits_text(query: str, hits: Sequence[Mapping[str, Any]], *, bm25: bool = False) -> str:
-    """The hits of one query, to read; ``bm25``: they were searched by words."""
-    nothing = [f"  nothing found{f': {NO_WORD}' if bm25 else ''}"]
+def hits_text(query: str, hits: Sequence[Mapping[str, Any]], why: str = "") -> str:
+    """The hits of one query, to read; ``why`` says why there is none."""
+    nothing = [f"  nothing found{why and f': {why}'}"]
     lines = [passage_line(hit["rank"], hit) for hit in hits] or nothing
     return "\n".join([f"query: {plain(query)}", *lines])
 

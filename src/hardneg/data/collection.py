@@ -36,7 +36,7 @@ from hardneg.data.checks import OnDuplicate, Rules
 from hardneg.data.formats.in_memory import source_from_pairs
 from hardneg.data.languages import ENGLISH, language_named
 from hardneg.data.record_source import Judged, PassageLike, QueryLike, Source, source_from_lists
-from hardneg.data.text import IdColumn, TextColumn, hash_strings
+from hardneg.data.text import IdColumn, TextColumn, hash_strings, hash_texts
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.keyed_random import UInt64
 from hardneg.records import Int64, Qrels
@@ -333,7 +333,7 @@ def whole_texts(order: Int64, texts: Sequence[str], count: int, most: int) -> In
     A text that would make them more than ``count`` is passed over. If all texts are passed over, the text with the
     fewest queries is taken. If that makes more than ``most`` or leaves none, texts are parted.
     """
-    group = np.unique(hash_strings(texts), return_inverse=True)[1]
+    group = np.unique(hash_texts(texts), return_inverse=True)[1]
     sizes = np.bincount(group, minlength=1)
     in_order = group[order]
     chosen, left = [], count

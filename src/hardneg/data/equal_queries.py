@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.data.text import hash_strings
+from hardneg.data.text import hash_texts
 from hardneg.keyed_random import UInt64
 from hardneg.records import Int32, Int64, Positives, owners
 
@@ -58,7 +58,7 @@ def among(table: Int64, values: Int64) -> NDArray[np.bool_]:
 
 def equal_queries(positives: Positives, texts: Sequence[str], text_keys: UInt64) -> EqualQueries | None:
     """The queries of ``positives`` [Q] that share a text of ``texts`` [Q]; None if all have the same positives."""
-    _, group, counts = np.unique(hash_strings(texts), return_inverse=True, return_counts=True)
+    _, group, counts = np.unique(hash_texts(texts), return_inverse=True, return_counts=True)
     members = np.flatnonzero(counts[group] > 1)
     members = members[np.argsort(positives.query_rows[members], kind="stable")]
     some = positives.select(members)

@@ -39,7 +39,9 @@ SCRIPTS: Mapping[str, str] = {
     "russian": r"[\u0400-\u04ff]",
 }
 UNSPACED = ("chinese", "japanese", "thai")  # languages without blanks between words
-SHARE = 0.2  # share of the letters that shows a language; Japanese has more Chinese characters than kana
+# Shares of the letters: most of them show a language. A few kana show that Chinese characters are Japanese.
+MOST, FEW = 0.5, 0.2
+MIXED = "a mixture of languages"
 
 
 def examine_collection(collection: Collection) -> dict[str, Any]:
@@ -183,13 +185,19 @@ def quantiles(values: Sequence[int]) -> dict[str, int]:
 
 
 def looks_like(collection: Collection) -> str:
-    """The language of a sample of the passages, told by letters or stop words; empty if it is not known."""
+    """The language of a sample of the passages, told by letters or stop words; empty if it is not known.
+
+    It is :data:`MIXED` if a script has a part of the letters, and not most of them.
+    """
     text = " ".join(collection.texts.take(draw(collection.n_passages, LOOKED_AT)))[: 1 << 20]
     text = unicodedata.normalize("NFC", text)  # decomposed, Korean has none of its letters
-    letters = sum(character.isalpha() for character in text)
-    for language, pattern in SCRIPTS.items():
-        if letters and len(re.findall(pattern, text)) > SHARE * letters:
-            return language
+    letters = max(sum(character.isalpha() for character in text), 1)
+    shares = {language: len(re.findall(pattern, text)) / letters for language, pattern in SCRIPTS.items()}
+    if shares["japanese"] > FEW:
+        shares["japanese"] += shares.pop("chinese")
+    found = max(shares, key=lambda language: shares[language])
+    if shares[found] > FEW:
+        return found if shares[found] > MOST else MIXED
     return by_stop_words(text.lower().split())
 
 

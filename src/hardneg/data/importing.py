@@ -80,6 +80,10 @@ LATER_SIGNS: Sequence[tuple[str, tuple[set[str], str]]] = (
     ("tevatron", (set(), r"(?!queries\.|corpus\.).*\.jsonl")),
     ("dpr", (set(), r".*\.json")),
 )
+# Fields of which a file must have one, if the format of its folder is told by a later sign.
+LATER_FIELDS: Mapping[str, Set[str]] = {"tevatron": {*tevatron.QUERY_TEXTS}, "dpr": {"question"}}
+# Names of files by which a folder is an incomplete one of some convention.
+CONVENTIONAL = re.compile(r"(?:queries|corpus|collection|topics|qrels|psgs_w100|msmarco-docs)\b.*|.*\.query\.txt")
 # The files of each convention: the name that a message shows, and the pattern of real names.
 PARTS: Mapping[str, Sequence[tuple[str, str]]] = {
     "beir": [
@@ -191,10 +195,15 @@ def detect(data: str) -> str:
     names = {path.name.removesuffix(".gz") for path in place.iterdir()}
     if is_model(names):
         raise no_collection("a model", place)
-    found = by_names(names, SIGNS) or of_columns(pairs.table_files(place)) or by_names(names, LATER_SIGNS)
-    if found is None:
-        raise unknown_folder(place, names)
-    return found
+    if found := by_names(names, SIGNS):
+        return found
+    files = pairs.table_files(place)
+    if found := of_columns(files) or by_later_signs(names, files):
+        return found
+    strange = {path: columns for path in files if (columns := readable_columns(path))}
+    if strange and not any(CONVENTIONAL.fullmatch(name) for name in names):
+        raise unknown_columns(*next(iter(strange.items())))
+    raise unknown_folder(place, names)
 
 
 def would_read(place: Path, file: Path) -> bool:
@@ -218,6 +227,23 @@ def by_names(names: Set[str], signs: Sequence[tuple[str, tuple[set[str], str]]])
     return None
 
 
+def by_later_signs(names: Set[str], files: Sequence[Path]) -> str | None:
+    """The first format whose later signs fit; a file of it has its fields, or is not readable."""
+    found = by_names(names, LATER_SIGNS)
+    columns = [readable_columns(path) for path in files]
+    if found and all(columns) and not any({*some} & LATER_FIELDS[found] for some in columns):
+        return None
+    return found
+
+
+def readable_columns(path: Path) -> tuple[str, ...]:
+    """The names of a table's columns; none if they cannot be read, of which a reader of the file will tell."""
+    try:
+        return tuple(columns_of(path))
+    except InputError:
+        return ()
+
+
 def of_columns(files: Sequence[Path]) -> str | None:
     """The format of some files, told by the names of their columns or of the fields of their first records."""
     found = {kind for path in files if (kind := kind_of_file(path))}
@@ -230,10 +256,9 @@ def kind_of_file(path: Path) -> str | None:
     """What a file holds, by its columns: pairs, a corpus, or records of Tevatron or DPR."""
     if not suffix_of(path):
         return None
-    try:
-        columns = tuple(columns_of(path))
-    except InputError:
-        return None  # a reader of the file will say what is wrong
+    columns = readable_columns(path)
+    if not columns:
+        return None
     if any_pair_columns(columns):
         return "pairs"
     if {"positive_passages", "positive_document_ids"} & {*columns}:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from hardneg.data.checks import PlainPassages, is_plain
 from hardneg.data.formats.moulds import Moulds
-from hardneg.data.text import hash_each
+from hardneg.data.text import canonical, hash_each
 
 
 class ReadyBlock(NamedTuple):
@@ -18,7 +18,7 @@ class ReadyBlock(NamedTuple):
     joined: tuple[bytes, ...]  # UTF-8, the strings concatenated
     lengths: tuple[bytes, ...]  # int64 [n] each
     id_hashes: bytes  # eight bytes each
-    text_hashes: bytes
+    text_hashes: bytes  # of the canonical texts
     ignored: tuple[str, ...]  # other fields, which every record has
 
 
@@ -26,7 +26,8 @@ def ready_block(found: PlainPassages, ignored: tuple[str, ...] = ()) -> ReadyBlo
     """The passages of a block, in which nothing is wrong, as they are written."""
     joined = tuple(b"".join(column) for column in found)
     lengths = tuple(array("q", map(len, column)).tobytes() for column in found)
-    return ReadyBlock(len(found.ids), joined, lengths, hash_each(found.ids), hash_each(found.texts), ignored)
+    hashes = hash_each(found.ids), hash_each(canonical(found.texts))
+    return ReadyBlock(len(found.ids), joined, lengths, *hashes, ignored)
 
 
 class BlockReader:

@@ -6,8 +6,10 @@ A column is one UTF-8 blob and int64 offsets. An id column also finds the row of
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import re
+import unicodedata
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -26,6 +28,12 @@ WORD = 8  # bytes compared at a time when ids are ranked
 CHUNK = 1 << 20  # rows gathered at a time
 BLANK = re.compile(rb"[\t\n\v\f\r ]")  # at which ``bytes.split`` divides
 COPIED = 1 << 12  # strings held at a time when a column is rewritten
+# What a byte of UTF-8 may belong to: a blank outside ASCII, or a text that is not in the form NFC.
+BLANKS, FORM = 1, 2
+# C2, E1, E2, E3 and EF begin all blanks outside ASCII. All characters before U+0300 (CC 80) are NFC.
+SUSPECT = bytes(BLANKS * (byte in b"\xc2\xe1\xe2\xe3\xef") | FORM * (byte >= 0xCC) for byte in range(256))
+UNSEEN = "\u200b\ufeff"  # a blank without width, a byte-order mark
+ONE_BLANK = bytes(0x20 if chr(byte).isspace() and byte < 0x80 else byte for byte in range(256))
 
 
 def hash_bytes(data: bytes) -> bytes:
@@ -41,6 +49,45 @@ def hash_each(data: Iterable[bytes]) -> bytes:
 def hash_strings(strings: Sequence[str]) -> UInt64:
     """64-bit hash of the UTF-8 bytes of each string [n]."""
     return as_hashes(hash_each([string.encode(errors="surrogatepass") for string in strings]))
+
+
+def hash_texts(texts: Sequence[str]) -> UInt64:
+    """64-bit hash of each text [n]; it is that of :func:`hash_strings` for a text in its canonical form."""
+    parts = []
+    for start in range(0, len(texts), COPIED):
+        block = [text.encode(errors="surrogatepass") for text in texts[start : start + COPIED]]
+        parts.append(hash_each(canonical(block)))
+    return as_hashes(b"".join(parts))
+
+
+def canonical(texts: Sequence[bytes]) -> Sequence[bytes]:
+    """The canonical form of each text; texts with the same form count as the same text.
+
+    Letters are composed (NFC), each run of white space is one blank, and blanks at the ends are left out, also the
+    invisible U+200B and U+FEFF. All texts are looked at together, for most are in this form already.
+    """
+    if not len(texts):
+        return texts
+    joined = b" ".join([b"", *texts, b""])
+    lines = joined.translate(ONE_BLANK)
+    blank = np.frombuffer(lines, np.uint8) == 0x20
+    twice = blank[:-1] & blank[1:]  # a blank at an end stands beside one that joins the texts
+    if joined.isascii() and lines == joined and not twice.any():
+        return texts
+    ends = np.cumsum([0, *(len(text) + 1 for text in texts)])
+    found = np.bitwise_or.reduceat(np.frombuffer(lines.translate(SUSPECT), np.uint8)[:-1] | twice, ends[:-1])
+    forms = [lines[a + 1 : b] for a, b in itertools.pairwise(ends.tolist())]
+    for i in np.flatnonzero(found).tolist():
+        forms[i] = _canonical(forms[i], bool(found[i] & BLANKS))
+    return forms
+
+
+def _canonical(data: bytes, has_blanks: bool) -> bytes:
+    text = data.decode(errors="surrogatepass")
+    form = unicodedata.normalize("NFC", text)
+    if has_blanks:
+        form = " ".join(form.split()).strip(f" {UNSEEN}")
+    return data if form == text else form.encode(errors="surrogatepass")
 
 
 def as_hashes(digests: bytes | bytearray) -> UInt64:

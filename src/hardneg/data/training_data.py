@@ -17,7 +17,7 @@ from hardneg.config import nearest
 from hardneg.data.collection import Collection, hold_out
 from hardneg.data.equal_queries import EqualQueries, equal_queries
 from hardneg.data.judgements import Judgements
-from hardneg.data.text import hash_strings
+from hardneg.data.text import hash_strings, hash_texts
 from hardneg.errors import InputError, SettingsError
 from hardneg.keyed_random import hash64, key
 from hardneg.records import Int32, Positives, Qrels, spans
@@ -290,7 +290,7 @@ def warn_of_same(train: str, dev: str | None, test: str | None) -> None:
 
 def warn_of_shared(used: Mapping[str, tuple[str, Qrels]], collection: Collection) -> None:
     """Warn where two different splits share queries or their texts; ``used``: name and judgements by use."""
-    texts = {use: hash_strings(collection.query_texts.take(one.query_rows)) for use, (_, one) in used.items()}
+    texts = {use: hash_texts(collection.query_texts.take(one.query_rows)) for use, (_, one) in used.items()}
     for (use, (name, one)), (other_use, (other, two)) in itertools.combinations(used.items(), 2):
         if name == other:
             continue

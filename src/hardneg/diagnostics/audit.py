@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
+import regex
 from numpy.typing import NDArray
 
 from hardneg.evaluation.matching import tokens_of
@@ -25,6 +26,8 @@ Bool = NDArray[np.bool_]
 Texts = Callable[[int], str]  # passage row -> its text
 
 WORDS = 3  # words of a run
+UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}ー"  # no blanks between words
+PARTS = regex.compile(rf"[{UNSPACED}--\p{{M}}]\p{{M}}*|[^{UNSPACED}]+|\p{{M}}+", regex.V1)
 FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)  # odd, by place
 HELD = 1 << 14  # passages whose runs are held at a time
 NOTHING = np.zeros(0, np.int64)
@@ -87,12 +90,19 @@ class Pairs:
 # ---------------------------------------------------------------- texts
 
 
+def words_of(text: str) -> list[str]:
+    """The tokens of a text; in scripts without blanks between words its characters, with their marks."""
+    tokens = tokens_of(text)
+    return tokens if text.isascii() else [part for token in tokens for part in PARTS.findall(token)]
+
+
 def runs_of(text: str) -> Int64:
     """The distinct runs of three words of a text, lower-cased, as numbers of 64 bits [n], each once.
 
-    A text of fewer words is one run; an empty text has no run. Equal runs have equal numbers only in one process.
+    In scripts without blanks between words each character counts as a word. A text of fewer words is one run; an
+    empty text has no run. Equal runs have equal numbers only in one process.
     """
-    words = np.fromiter(map(hash, tokens_of(text)), np.int64).view(np.uint64)
+    words = np.fromiter(map(hash, words_of(text)), np.int64).view(np.uint64)
     if not len(words):
         return NOTHING
     count = max(len(words) - WORDS + 1, 1)
@@ -106,9 +116,9 @@ def runs_of(text: str) -> Int64:
 def likeness(pairs: Pairs, text_of: Texts) -> Float32:
     """The Jaccard similarity [n], 0 to 1, of each negative's text and the text of the most similar positive.
 
-    It is the share of the runs of three words that two texts have in common (Broder, "On the resemblance and
-    containment of documents", 1997). It is computed exactly: MinHash serves to find similar texts among all
-    passages, but here the pairs are given. Runs are compared by hashes of 64 bits.
+    It is the share of the runs of three words (:func:`runs_of`) that two texts have in common (Broder, "On the
+    resemblance and containment of documents", 1997). It is computed exactly: MinHash serves to find similar texts
+    among all passages, but here the pairs are given. Runs are compared by hashes of 64 bits.
     """
     known = lru_cache(HELD)(lambda row: runs_of(text_of(row)))
     values, offsets = np.zeros(len(pairs), np.float32), pairs.offsets
@@ -209,7 +219,7 @@ class Kind:
 
 
 KINDS: Mapping[str, Kind] = {
-    "text": Kind("the text is like that of a positive (share of common three-word runs)", 0.3),
+    "text": Kind("the text is like that of a positive (share of common runs of three words, or characters)", 0.3),
     "answer": Kind("the text contains an answer of the query", 1.0),
     "ranker": Kind("a ranker scores it no lower than any positive (difference of scores)", 0.0),
     "retriever": Kind("the states rank it above all positives, near the top (mean of 1 / log2(1 + rank))", 0.4),

@@ -16,7 +16,7 @@ from hardneg.data.collection import Collection
 from hardneg.data.formats.negative_lists import IdList, TokenList
 from hardneg.data.ids import IdSpace
 from hardneg.data.record_source import GivenRecord
-from hardneg.data.text import hash_strings
+from hardneg.data.text import hash_strings, hash_texts
 from hardneg.errors import InputError
 from hardneg.keyed_random import UInt64, hash64, key
 from hardneg.negatives.pool import SOURCES, NegativePool, repeats
@@ -184,8 +184,8 @@ def rows_of_queries(given: Sequence[GivenRecord], collection: Collection) -> Int
     """The row of each record's query, found by its id or else by its text; -1 for a query that is not found."""
     rows = collection.query_ids.rows([one.query_id for one in given])
     if (rows < 0).any():
-        texts = hash_strings(list(collection.query_texts))
-        by_text = find(texts, np.arange(len(texts), dtype=np.int32), hash_strings([one.query for one in given]))
+        texts = hash_texts(list(collection.query_texts))
+        by_text = find(texts, np.arange(len(texts), dtype=np.int32), hash_texts([one.query for one in given]))
         rows = np.where(rows < 0, by_text, rows).astype(np.int32)
     if len(rows) and (rows < 0).all():
         what, fix = "none of the queries is in the collection", "give the collection they belong to"
@@ -204,8 +204,11 @@ def rows_of_passages(
     ------
     InputError : the texts are ``needed``, and there is no passage for one of them.
     """
-    wanted = hash_strings([text for some in texts for text in some])
-    rows = find(collection.text_keys, np.arange(len(collection.text_keys), dtype=np.int32), wanted)
+    flat = [text for some in texts for text in some]
+    wanted, places = hash_texts(flat), np.arange(len(collection.text_keys), dtype=np.int32)
+    rows = find(collection.text_keys, places, wanted)
+    if (rows < 0).any():  # the keys of a collection of an older version are hashes of the texts as they are
+        rows = np.where(rows < 0, find(collection.text_keys, places, hash_strings(flat)), rows).astype(np.int32)
     if (rows < 0).any():
         whole, of = hashes_with_titles(collection)
         if len(whole):
@@ -226,7 +229,7 @@ def hashes_with_titles(collection: Collection) -> tuple[UInt64, Int32]:
     for start in range(0, len(titled), BLOCK):
         rows = titled[start : start + BLOCK]
         pairs = zip(collection.titles.take(rows), collection.texts.take(rows), strict=True)
-        parts.append(hash_strings([f"{title.replace(chr(10), ' ')} {text}" for title, text in pairs]))
+        parts.append(hash_texts([f"{title.replace(chr(10), ' ')} {text}" for title, text in pairs]))
     return np.concatenate(parts), titled
 
 

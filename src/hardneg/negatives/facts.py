@@ -53,9 +53,15 @@ def stats(pool: NegativePool) -> dict[str, Any]:
     }
 
 
-def warn_if_empty(pool: NegativePool) -> None:
-    """Warn of a pool without any negative, with which nothing can be trained."""
-    if not len(pool.passage_rows):
+def warn_if_empty(pool: NegativePool, language: str | None = None) -> None:
+    """Warn of a pool without any negative; ``language``: BM25 read the texts in it and found nothing."""
+    if len(pool.passage_rows):
+        return
+    if language is not None:
+        what = "NO QUERY HAS A NEGATIVE: BM25 reads the texts as %s and finds no passage for any query; %s"
+        fix = "if they are in another language, import the data again with hardneg import --language"
+        log.warning(what, language, fix)
+    else:
         log.warning("NO QUERY HAS A NEGATIVE: the pool is empty; mine deeper, or widen the bounds on scores")
 
 

@@ -44,7 +44,8 @@ def facts_of(language: str) -> dict[str, str]:
     if language == ENGLISH:
         return {"stopwords": ENGLISH, "stemmer": ENGLISH, "form": "NFC", **facts}
     facts |= {name: _installed(name, language) for name in PACKAGES.get(language, ())}
-    return {"language": language, "analyser": "3" if language == TURKISH else "2", **facts}
+    newer = language == TURKISH or language in BIGRAMS or language in SEGMENTED
+    return {"language": language, "analyser": "3" if newer else "2", **facts}
 
 
 def tokenizer_of(language: str) -> Any:
@@ -66,6 +67,13 @@ def tokenizer_of(language: str) -> Any:
         stemmer=_stemmer(language),
         splitter=splitter_of(language),
     )
+
+
+def has_terms(language: str, text: str) -> bool:
+    """Whether a text has a term in this language: a text of stop words or signs alone has none."""
+    tokenizer = tokenizer_of(language)
+    list(tokenizer.streaming_tokenize([text], update_vocab=True, allow_empty=False))
+    return bool(tokenizer.get_vocab_dict())
 
 
 def stopwords_of(language: str) -> list[str]:
@@ -125,12 +133,17 @@ def bigrams(text: str) -> list[str]:
     A run of one character is a term by itself. Full-width letters and half-width kana become the usual ones.
     """
     terms: list[str] = []
-    for run in RUNS.findall(unicodedata.normalize("NFKC", text)):
+    for run in RUNS.findall(_plain(text)):
         if len(run) > 1 and IS_UNSPACED.match(run):
             terms += [run[i : i + 2] for i in range(len(run) - 1)]
         else:
             terms.append(run)
     return terms
+
+
+def _plain(text: str) -> str:
+    """The text in form NFKC and lower case; NFKC makes capitals of one sign, as TEL of ℡."""
+    return unicodedata.normalize("NFKC", text).lower()
 
 
 def _installed(package: str, language: str) -> str:
@@ -151,7 +164,7 @@ def _chinese() -> Split:
     segmenter = jieba.Tokenizer()
 
     def split(text: str) -> list[str]:
-        found = segmenter.cut_for_search(unicodedata.normalize("NFKC", text))
+        found = segmenter.cut_for_search(_plain(text))
         return [word for word in found if regex.search(r"\w", word)]
 
     return split
@@ -166,7 +179,7 @@ def _japanese() -> Split:
     tagger = fugashi.Tagger()
 
     def split(text: str) -> list[str]:
-        found = tagger(unicodedata.normalize("NFKC", text))
+        found = tagger(_plain(text))
         kept = (
             word for word in found if word.feature.pos1 not in NO_CONTENT and regex.search(r"\w", word.surface)
         )

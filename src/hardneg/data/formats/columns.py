@@ -378,18 +378,19 @@ def _numbers(value: Any, name: str, place: Place) -> list[float] | None:
 def grade_in(fields: Fields, name: str, place: Place) -> int:
     """The grade that a score means: a whole number is the grade; a share from 0 to 1 is relevant from 0.5 on.
 
-    A pair without a score is relevant.
+    A pair whose row lacks the field is relevant; a null is a fault, like an empty cell.
     """
-    value = fields.get(name)
+    value = fields.get(name, 1)
     try:
-        score = 1.0 if value is None else float(value)
+        score = float(value)
     except (TypeError, ValueError, OverflowError):
         score = float("nan")
     if score == score // 1 and abs(score) < 2**31:
         return int(score)
     if 0 < score < 1:
         return int(score >= 0.5)
-    what = f"the {name} {value!r:.40} is neither a whole grade nor a share from 0 to 1"
+    shown = "is empty, which is" if value is None else f"{value!r:.40} is"
+    what = f"the {name} {shown} neither a whole grade nor a share from 0 to 1"
     fix = "give whole grades (0: not relevant), or scale scores to 0 … 1 (relevant from 0.5 on)"
     refuse(InputError("BAD_GRADE", what, fix, path=place.path, line=place.line))
     return 0

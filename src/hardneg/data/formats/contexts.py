@@ -59,7 +59,11 @@ def _context(item: Fields, place: Place) -> Context:
 
 
 def text_id(text: str, title: str = "") -> str:
-    """The id of a passage or query that has none: 16 hexadecimal digits, a hash of its title and text."""
+    """The id of a passage or query that has none: 16 hexadecimal digits, a hash of its title and text as they are.
+
+    Texts that differ in white space or Unicode form have several ids, so that ids stay what they were. They count
+    as the same text nevertheless (:func:`~hardneg.data.text.canonical`).
+    """
     return _digest(title, text).hex()
 
 
