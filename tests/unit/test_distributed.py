@@ -14,7 +14,7 @@ import pytest
 
 from hardneg.errors import Interrupted, PeerError, SettingsError
 from hardneg.process import distributed, signals
-from hardneg.process.agreement import check_alike
+from hardneg.process.agreement import check_told_alike
 from hardneg.process.distributed import group, rank, shard_of, world_size
 from hardneg.process.signals import StopFlag, stop_flag
 from processes import together
@@ -234,9 +234,9 @@ def test_processes_with_different_settings_all_refuse_to_work(tmp_path):
 
     def work(rank):
         with group():
-            check_alike({"seed": 1})
+            check_told_alike({"seed": 1})
             with pytest.raises(SettingsError) as caught:
-                check_alike(told[rank])
+                check_told_alike(told[rank])
         expected = (
             "RANKS_DIFFER: process 1 has rate = 0.05, and process 0 0.001; start all processes with the same"
         )
@@ -245,7 +245,7 @@ def test_processes_with_different_settings_all_refuse_to_work(tmp_path):
         return 0
 
     assert together(2, work, tmp_path / "log") == [0, 0], (tmp_path / "log").read_text()
-    check_alike({"alone": 1})
+    check_told_alike({"alone": 1})
 
 
 def test_memory_is_for_all_processes_of_a_machine(launched):

@@ -34,7 +34,7 @@ COLLECTIVES = {
     "exchange",
     "begin_sum",
     "add_gradients",
-    "check_alike",
+    "check_told_alike",
 }
 HOMES = [facts.home.removeprefix("hardneg.") for facts in CATALOGUE]
 ROOMS = {home.split(".")[1] for home in HOMES}  # of the recipes; what else stands there they share

@@ -41,7 +41,7 @@ from hardneg.negatives.labels import answers_of, current_positives
 from hardneg.negatives.mining import SOURCES, TELEPORTED, Corpus, Miner, mine_pool
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
 from hardneg.negatives.scores import Guide
-from hardneg.process.agreement import check_alike
+from hardneg.process.agreement import check_told_alike
 from hardneg.process.distributed import by_leader, group, is_leader
 from hardneg.process.progress import note
 from hardneg.records import Run
@@ -129,14 +129,14 @@ def mine(
     with holding(out, folder) if is_leader() else contextlib.nullcontext():
         collection = collection_of(data, cache)
         told = {"split": split, "labels": dataclasses.asdict(labels), "filters": dataclasses.asdict(filters)}
-        check_alike({**settings, **told, "data": collection.digest, **of_all_processes(reading)})
+        check_told_alike({**settings, **told, "data": collection.digest, **of_all_processes(reading)})
         parts = data_of(collection, split, labels, judgements)
         inputs = open_mining_inputs(parts, folder, source, needs_model=needs_model, previous=previous, file=file)
         if filter_by is not None:
             inputs = inputs.guided(guide_by(filter_by, parts.collection, folder, reading))
-        check_alike(inputs.digests)
+        check_told_alike(inputs.digests)
         if isinstance(inputs.corpus, CachedRetriever):
-            check_alike({"precision": inputs.corpus.encoding.precision})
+            check_told_alike({"precision": inputs.corpus.encoding.precision})
             inputs.corpus.open_together(as_trained=True)
 
         made: list[NegativePool] = []

@@ -33,7 +33,7 @@ from hardneg.data.formats.trec import check_ids, write_run
 from hardneg.data.languages import BIGRAMS, language_named
 from hardneg.data.training_data import named_split
 from hardneg.errors import ArtifactError, SettingsError
-from hardneg.process.agreement import check_alike
+from hardneg.process.agreement import check_told_alike
 from hardneg.process.distributed import by_leader, group, shard_of
 from hardneg.records import Int32, Run, Side
 from hardneg.search.analysers import has_terms
@@ -170,7 +170,7 @@ def search_split(
     check_file(Path(out), [data], told=True)
     collection, folder = collection_of(data, cache), cache_at(cache)
     how = {"--bm25": bm25, "--k": k, "--split": split, "--language": language, "--rerank-k": rerank_k}
-    check_alike({"data": collection.digest, **how, **of_all_processes(reading)})
+    check_told_alike({"data": collection.digest, **how, **of_all_processes(reading)})
     rows = named_split(collection, split, "split").query_rows
     blank = collection.passage_ids.first_blank()
     check_ids(collection.query_ids.take(rows) + ([] if blank is None else [collection.passage_ids[blank]]))
@@ -184,7 +184,7 @@ def search_split(
 
     if chosen.model is not None:
         opened: Any = first  # a retriever of a model
-        check_alike({"model": opened.digest, "precision": opened.encoding.precision})
+        check_told_alike({"model": opened.digest, "precision": opened.encoding.precision})
         opened.open_together()
     return by_leader(write)
 

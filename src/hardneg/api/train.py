@@ -28,7 +28,7 @@ from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.results_manifest import write_results
 from hardneg.experiment.snapshot import State
 from hardneg.experiment.tensorboard import tensorboard_writer
-from hardneg.process.agreement import check_alike
+from hardneg.process.agreement import check_told_alike
 from hardneg.process.distributed import by_leader, group, is_leader
 from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import note
@@ -46,7 +46,7 @@ from hardneg.storage.safe_read import read_json
 @group()  # all processes join before one of them writes
 def train_seeds(task: Task) -> dict[str, Any]:
     """The results of one experiment, or the pooled results of one for each seed; {} if one role was run."""
-    check_alike(told_to(task))
+    check_told_alike(told_to(task))
     if task.role is not None:
         be_role(task, task.role)
         return {}

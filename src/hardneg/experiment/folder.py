@@ -28,7 +28,7 @@ from hardneg.experiment.observers import Observers
 from hardneg.experiment.results_manifest import check_seal, is_sealed, lost_models, seal, write_results
 from hardneg.experiment.states import StateRecord
 from hardneg.models.source import ModelSource
-from hardneg.process.agreement import check_alike
+from hardneg.process.agreement import check_told_alike
 from hardneg.process.distributed import is_leader
 from hardneg.process.memory import PeakWatch, hand_back, peak_memory
 from hardneg.process.progress import say
@@ -185,7 +185,7 @@ def open_experiment(
     """
     layout = Layout(path)
     experiment = Experiment(path, cache or layout.cache, source)
-    check_alike(inputs)
+    check_told_alike(inputs)
     if not is_leader():
         yield experiment
         return
@@ -223,7 +223,7 @@ def join_experiment(
     ArtifactError : the folder holds another experiment, or one that has lost its settings (exit 4).
     """
     record, layout = record_of(recipe, settings, inputs, data, source), Layout(path)
-    check_alike(inputs)
+    check_told_alike(inputs)
     if not is_leader():
         yield Experiment(path, cache or layout.cache, source)
         return

@@ -11,7 +11,7 @@ from hardneg.errors import SettingsError
 from hardneg.process.distributed import member, peers
 
 
-def check_alike(told: Mapping[str, Any]) -> None:
+def check_told_alike(told: Mapping[str, Any]) -> None:
     """Refuse processes of one group that were told different things; alone, nothing is compared.
 
     All processes of the group call this together, and each of them raises the same fault.
