@@ -200,7 +200,8 @@ def detect(data: str) -> str:
     files = pairs.table_files(place)
     if found := of_columns(files) or by_later_signs(names, files):
         return found
-    strange = {path: columns for path in files if (columns := readable_columns(path))}
+    here = [path for path in files if path.parent == place]
+    strange = {path: columns for path in here if (columns := readable_columns(path))}
     if strange and not any(CONVENTIONAL.fullmatch(name) for name in names):
         raise unknown_columns(*next(iter(strange.items())))
     raise unknown_folder(place, names)
