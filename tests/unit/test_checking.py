@@ -234,3 +234,79 @@ def test_a_wrong_command_is_one_clear_line(tmp_path, capsys, monkeypatch, words,
     err = capsys.readouterr().err
     assert err.startswith(said)
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("there", "judged", "told"),
+    [
+        (
+            "Stra\u00dfe-a\u0308",
+            "Stra\u00dfe-\u00e4",
+            r"is there in another Unicode form (NFC, NFD): 'Stra\xdfe-a\u0308'",
+        ),
+        (
+            "Stra\u00dfe-\u00e4",
+            "Stra\u00dfe-a\u0308",
+            r"is there in another Unicode form (NFC, NFD): 'Stra\xdfe-\xe4'",
+        ),
+        ("18", "018", "There is the passage '18'"),
+        ("17", "17.0", "There is the passage '17'"),
+        ("17.0", "17", "There is the passage '17.0'"),
+        ("d1", "d1 ", "There is the passage 'd1'"),
+        ("d1", "d2", ""),
+        ("1", "0", ""),
+    ],
+)
+def test_an_unknown_id_that_is_known_in_another_form_is_told(tmp_path, there, judged, told):
+    place = tmp_path / "in"
+    (place / "qrels").mkdir(parents=True)
+    (place / "corpus.jsonl").write_text(jsonl([{"_id": there, "text": "one"}]))
+    (place / "queries.jsonl").write_text(jsonl([{"_id": "q", "text": "two"}]))
+    (place / "qrels" / "train.tsv").write_text(f"query-id\tcorpus-id\tscore\nq\t{judged}\t1\n")
+    faults = [str(fault) for fault in hn.check_import(str(place)).faults]
+    with pytest.raises(InputError) as caught:
+        import_collection(str(place), tmp_path / "c")
+    for said in (*faults, str(caught.value)):
+        assert f"UNKNOWN_ID: 1 judgement names an id that is not there: passage {judged!r} (train, line 2)" in said
+        assert told in said
+        assert said.endswith("; write ids alike in all files") == bool(told)
+    assert len(faults) == 1
+
+
+def test_whole_numbers_of_a_type_for_fractions_are_ids(tmp_path):
+    """As pandas writes a column of integers in which a value is missing."""
+    rows = [{"_id": 1.0, "text": "one"}, {"_id": 2, "text": "two"}, {"_id": 4503599627370496.0, "text": "three"}]
+    (tmp_path / "in" / "qrels").mkdir(parents=True)
+    (tmp_path / "in" / "corpus.jsonl").write_text(jsonl(rows))
+    (tmp_path / "in" / "queries.jsonl").write_text(jsonl([{"_id": 7.0, "text": "four"}]))
+    (tmp_path / "in" / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\n7\t1\t1\n")
+    found = import_collection(str(tmp_path / "in"), tmp_path / "c")
+    assert sorted(found.passage_ids) == ["1", "2", "4503599627370496"]
+    assert list(found.query_ids) == ["7"]
+    for wrong in (1.5, 1e300, True):
+        (tmp_path / "in" / "corpus.jsonl").write_text(jsonl([{"_id": wrong, "text": "one"}]))
+        with pytest.raises(InputError, match="WRONG_TYPE: the field '_id' is"):
+            import_collection(str(tmp_path / "in"), tmp_path / "other")
+
+
+def test_an_id_that_no_run_can_hold_is_told_when_it_is_imported(tmp_path, caplog):
+    place = write("beir", GRADED, tmp_path / "in")
+    import_collection(str(place), tmp_path / "c")
+    assert not caplog.messages
+    with (place / "corpus.jsonl").open("a") as stream:
+        stream.write(jsonl([{"_id": "d 1", "text": "one"}]))
+    import_collection(str(place), tmp_path / "d")
+    assert caplog.messages == ["the passage id 'd 1' holds a blank, so search --out cannot write it to a run"]
+
+
+@pytest.mark.parametrize("text", ["\u200b", " \u200b\ufeff ", "\ufeff", "\u00a0\u200b\u00a0", " \t"])
+@pytest.mark.parametrize("rows", [1, 5000])
+def test_a_text_with_nothing_to_see_is_empty(tmp_path, text, rows):
+    place = write("beir", GRADED, tmp_path / "in")
+    with (place / "corpus.jsonl").open("a") as stream:
+        stream.write(jsonl([{"_id": f"x{i}", "text": "seen\u200b"} for i in range(rows)]))
+        stream.write(jsonl([{"_id": "y", "text": text}]))
+    with pytest.raises(InputError, match="EMPTY_TEXT: the text of passage 'y' is empty"):
+        import_collection(str(place), tmp_path / "c")
+    found = hn.check_import(str(place))
+    assert ["EMPTY_TEXT" in str(fault) for fault in found.faults] == [True]

@@ -305,7 +305,7 @@ def read_judgements(
     """
     query_ids = IdColumn.open(draft.path, QUERY_IDS, QUERY_TABLE)
     passage_ids = IdColumn.open(draft.path, PASSAGE_IDS, PASSAGE_TABLE)
-    places, unknown = SourceLines(), Unknown()
+    places, unknown = SourceLines(), Unknown(query_ids.rows, passage_ids.rows)
     parts = [np.zeros((4, 0), np.int32)]
     while batch := list(islice(records, BATCH)):
         splits = np.array([codes.setdefault(record.split, len(codes)) for record in batch], np.int32)

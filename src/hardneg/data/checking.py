@@ -258,7 +258,8 @@ class _Check:
         self, records: Callable[[], Iterator[JudgementRecord]], passages: UInt64, queries: UInt64
     ) -> int:
         """Check all judgements; returns how many there are."""
-        unknown, places, pairs = Unknown(), SourceLines(), bytearray()
+        known = partial(_rows, table=queries), partial(_rows, table=passages)
+        unknown, places, pairs = Unknown(*known), SourceLines(), bytearray()
         stream = counted(self.stream(records), "checking", "judgements")
         while batch := list(islice(stream, BATCH)):
             batch = [

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from hardneg.data.formats.contexts import text_id
 from hardneg.data.record_source import JudgementRecord, PassageRecord, QueryRecord
+from hardneg.data.text import UNSEEN
 from hardneg.errors import InputError
 from hardneg.records import Int32
 from hardneg.shown import counted
@@ -25,6 +27,7 @@ GRADE_LIMIT = 2**31
 SPLIT_NAME = re.compile(r"\w[\w.-]*")
 
 OnDuplicate = Literal["error", "first"]
+Rows = Callable[[list[str]], Int32]  # of ids; -1 for an id that is unknown
 
 
 @dataclass(frozen=True)
@@ -142,10 +145,15 @@ def encoded_id(record: PassageRecord | QueryRecord, kind: str) -> bytes:
     return data
 
 
+def is_blank(text: str) -> bool:
+    """Whether a text has nothing to see: it is empty, or holds white space and signs without width alone."""
+    return not text.strip().strip(UNSEEN).strip()
+
+
 def encoded_text(record: PassageRecord | QueryRecord, kind: str, policy: ImportPolicy) -> bytes:
     """Encode a text as UTF-8; raises a fault if it is blank and the rules do not allow that."""
     data = encoded(record.text, f"{kind} text", record)
-    if not data or record.text.isspace():
+    if is_blank(record.text):
         made = record.id == text_id(record.text)  # a hash, as of a pair's text, tells the user nothing
         what = f"the text of {f'a {kind}' if made else f'{kind} {record.id!r:.80}'} is empty"
         fix = "remove it, or keep empty texts by hardneg import --allow-empty"
@@ -169,7 +177,7 @@ def plain_passages(block: Sequence[PassageRecord]) -> PlainPassages | None:
     except (UnicodeEncodeError, AttributeError):
         return None
     blank = not all(found.ids) or not all(found.texts)
-    if blank or any(map(str.isspace, ids)) or any(map(str.isspace, texts)):
+    if blank or any(map(str.isspace, ids)) or any(map(is_blank, texts)):
         return None
     return None if any(b"\0" in b"".join(column) for column in found) else found
 
@@ -180,7 +188,7 @@ def is_plain(block: PlainPassages) -> bool:
         return False
     # A blank string begins with a control character, a blank, or a byte beyond ASCII.
     return not any(
-        text.decode().isspace() for texts in (block.ids, block.texts) for text in texts if not 32 < text[0] < 128
+        is_blank(text.decode()) for texts in (block.ids, block.texts) for text in texts if not 32 < text[0] < 128
     )
 
 
@@ -223,11 +231,18 @@ def _number(value: Any) -> float:
 
 
 class Unknown:
-    """Judgements that name unknown ids: the first few of them, and their number."""
+    """Judgements that name unknown ids: the first few of them, and their number.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    queries, passages : the rows of ids, -1 for those that are unknown.
+    """
+
+    def __init__(self, queries: Rows, passages: Rows) -> None:
+        self.queries, self.passages = queries, passages
         self.total = 0
         self.named: list[str] = []
+        self.otherwise = ""
         self.first: JudgementRecord | None = None
 
     def add(self, batch: list[JudgementRecord], query_rows: Int32, passage_rows: Int32) -> None:
@@ -239,6 +254,10 @@ class Unknown:
             self.first = self.first or record
             query, passage = f"query {record.query_id!r:.80}", f"passage {record.passage_id!r:.80}"
             line = f", line {record.line}" if record.line else ""
+            if not self.otherwise and query_rows[i] < 0:
+                self.otherwise = known_otherwise("query", record.query_id, self.queries)
+            if not self.otherwise and passage_rows[i] < 0:
+                self.otherwise = known_otherwise("passage", record.passage_id, self.passages)
             self.named.append(f"{query if query_rows[i] < 0 else passage} ({record.split}{line})")
 
     def fault(self) -> InputError:
@@ -246,5 +265,21 @@ class Unknown:
         names = "name ids that are" if self.total > 1 else "names an id that is"
         what = f"{counted(self.total, 'judgement')} {names} not there: {', '.join(self.named)}"
         what += ", …" if self.total > len(self.named) else ""
+        if self.otherwise:
+            return fault_of(self.first, "UNKNOWN_ID", f"{what}. {self.otherwise}", "write ids alike in all files")
         fix = "import the missing records too, or drop and count these by hardneg import --allow-unjudged"
         return fault_of(self.first, "UNKNOWN_ID", what, fix)
+
+
+def known_otherwise(kind: str, unknown: str, rows: Rows) -> str:
+    """A sentence if an unknown id is known in another form: of Unicode, with blanks, or as another number."""
+    whole = unknown.removesuffix(".0")
+    other = [unicodedata.normalize(form, unknown) for form in ("NFC", "NFD")]
+    others = dict.fromkeys([*other, unknown.strip(), whole, whole.lstrip("0"), f"{unknown}.0"])
+    written = [one for one in others if one not in ("", unknown)]
+    found = [one for one, row in zip(written, rows(written).tolist(), strict=True) if row >= 0] if written else []
+    if not found:
+        return ""
+    if found[0] in other:
+        return f"The {kind} {unknown!r:.80} is there in another Unicode form (NFC, NFD): {found[0]!a:.80}"
+    return f"There is the {kind} {found[0]!r:.80}"

@@ -6,6 +6,7 @@ ids, so that the same collection has the same digest in whatever format it is re
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -53,6 +54,8 @@ from hardneg.storage.artifacts import (
     read_json,
     read_manifest,
 )
+
+log = logging.getLogger(__name__)
 
 KIND = "collection"
 READING = 2  # raised when hardneg reads other content from the same source: older cached collections are not used
@@ -296,7 +299,12 @@ def publish_source(source: Source, to: Path, rules: Rules, *, replace: bool = Fa
     settings = {"format": source.format, **vars(rules)}
     with publish(to, KIND, settings=settings, inputs=source.inputs, replace=replace) as draft:
         build(source, draft, rules)
-    return Collection.open(to)
+    found = Collection.open(to)
+    for kind, ids in (("passage", found.passage_ids), ("query", found.query_ids)):
+        if (row := ids.first_blank()) is not None:
+            log.warning("the %s id %r holds a blank, so search --out cannot write it to a run", kind, ids[row])
+            break
+    return found
 
 
 def hold_out(

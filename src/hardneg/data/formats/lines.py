@@ -42,6 +42,7 @@ MAGIC = {
 PACKED = (".zst", ".xz", ".bz2", ".lz4", ".zip", ".7z", ".tar", ".tgz")  # ends of names; .gz is read
 UNPACK = "unpack it, or pack it with gzip"
 PARQUET_MAGIC = b"PAR1"
+EXACT = 2**53  # below it, a number of 64 bits for fractions tells every integer apart
 
 CR_ALONE = "its lines end in CR alone"
 LF_OR_CRLF = "write it again with lines that end in LF or CRLF"
@@ -369,12 +370,17 @@ def text_of(fields: Fields, name: str, path: Path, line: int, default: str | Non
 
 
 def id_of(fields: Fields, name: str, path: Path, line: int) -> str:
-    """The id in a field: a string, or an integer, which is read as its decimal digits."""
+    """The id in a field: a string, or an integer, which is read as its decimal digits.
+
+    The integer may be of a type for fractions (12.0), which is what pandas makes of a column that lacks a value.
+    """
     value = fields.get(name)
     if isinstance(value, str):
         return value
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
+    if isinstance(value, float) and value.is_integer() and abs(value) < EXACT:
+        return str(int(value))
     return unread(_bad_field(fields, name, "a string or an integer", path, line))
 
 
