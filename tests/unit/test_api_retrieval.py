@@ -512,3 +512,6 @@ def test_several_seeds_are_averaged_for_each_query(world, tmp_path):
     assert "5: " in comparison_table(rows)
     with pytest.raises(SettingsError, match="give two runs or more"):
         hn.compare([runs[0]], data=world.collection)
+    (runs[0] / "results.json").unlink()
+    with pytest.raises(ArtifactError, match="NOT_FINISHED: not all seeds of this experiment are trained"):
+        hn.compare(runs, data=world.collection)

@@ -1,5 +1,6 @@
 """String columns and the canonical collection."""
 
+import itertools
 import pickle
 import random
 import unicodedata
@@ -7,7 +8,7 @@ import unicodedata
 import numpy as np
 import pytest
 
-from hardneg.data import building, checks, ready, text
+from hardneg.data import building, checks, collection, ready, text
 from hardneg.data.collection import Collection, hold_out
 from hardneg.data.text import IdColumn, TextColumn, TextColumnWriter, as_hashes
 from hardneg.errors import ArtifactError, InputError, SettingsError
@@ -444,27 +445,49 @@ def test_hold_out_sizes(tmp_path, n, most, expected):
 
 def with_texts(tmp_path, texts):
     """A collection of queries with these texts, all of them in train."""
-    queries = {f"q{i:02d}": text for i, text in enumerate(texts)}
+    queries = {f"q{i:03d}": text for i, text in enumerate(texts)}
     return made(tmp_path, queries=queries, qrels={"train": {name: ["p1"] for name in queries}})
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("most", [1, 2, 3, 500])
-def test_queries_with_the_same_text_are_held_out_together(tmp_path, seed, most):
-    """Equal to a plain loop: texts come in the order of their first query, and are taken while they fit."""
-    texts = [f"question {i % 23}" if i % 3 else f"own {i}" for i in range(90)]
+@pytest.mark.parametrize("most", [3, 7, 500])
+def test_queries_with_the_same_text_are_held_out_together(tmp_path, monkeypatch, seed, most):
+    """Equal to a plain loop: texts come in the order of their first query, until one does not fit."""
+    monkeypatch.setattr(collection, "RARE", 30)  # so texts of up to three queries
+    texts = [f"question {i % 23}" if i % 3 else "often" if i % 2 else f"own {i}" for i in range(90)]
     c = with_texts(tmp_path, texts)
-    expected, before = set(), set()
+    expected, before, full = set(), set(), False
     for n in range(1, 91):
         drawn = hold_out(c.qrels("train"), c.query_ids, seed=seed, share=(n + 0.5) / 90)[1].query_rows
         (row,) = set(drawn.tolist()) - before  # the next one in the order of the ids' hashes
         before.add(row)
         same = {i for i in range(90) if texts[i] == texts[row]}
-        if len(expected | same) <= min(most, 9):
+        full = full or (len(same) <= 3 and len(expected | same) > min(most, 9))
+        if len(same) <= 3 and not full:
             expected |= same
     train, dev = hold_out(c.qrels("train"), c.query_ids, seed=seed, most=most, texts=c.query_texts)
     assert set(dev.query_rows.tolist()) == expected
+    assert len(expected) > 0
     assert sorted([*train.query_rows, *dev.query_rows]) == list(range(90))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_smaller_draw_of_whole_texts_is_a_part_of_a_larger_one(tmp_path, seed):
+    """Experiments with other ``dev_queries`` are compared on the smaller dev."""
+    texts = ["often" if i < 40 else f"question {i // (1 + i % 4)}" for i in range(400)]
+    c = with_texts(tmp_path, texts)
+    draws = [
+        set(
+            hold_out(c.qrels("train"), c.query_ids, seed=seed, most=most, texts=c.query_texts)[
+                1
+            ].query_rows.tolist()
+        )
+        for most in (1, 2, 3, 5, 8, 13, 20, 30, 40)
+    ]
+    for small, large in itertools.pairwise(draws):
+        assert small <= large
+    assert len(draws[-1]) > 30
+    assert not any(texts[i] == "often" for i in draws[-1])
 
 
 def test_texts_are_parted_only_where_none_fits(tmp_path):
@@ -473,10 +496,9 @@ def test_texts_are_parted_only_where_none_fits(tmp_path):
         dev = hold_out(pairs.qrels("train"), pairs.query_ids, seed=seed, texts=pairs.query_texts)[1].query_rows
         assert len(dev) == 2
         assert dev[0] // 2 == dev[1] // 2
-        by_id = hold_out(pairs.qrels("train"), pairs.query_ids, seed=seed, most=1)[1].query_rows
-        parted = hold_out(pairs.qrels("train"), pairs.query_ids, seed=seed, most=1, texts=pairs.query_texts)
-        assert parted[1].query_rows.tolist() == by_id.tolist()
-        assert by_id[0] in dev
+        parted = hold_out(pairs.qrels("train"), pairs.query_ids, seed=seed, most=1, texts=pairs.query_texts)[1]
+        assert len(parted) == 1
+        assert parted.query_rows[0] in dev
     (tmp_path / "one").mkdir()
     one = with_texts(tmp_path / "one", ["the same"] * 10)
     assert len(hold_out(one.qrels("train"), one.query_ids, seed=0, texts=one.query_texts)[1]) == 1

@@ -1,7 +1,9 @@
 """Ranks, shards and the flag that asks to stop."""
 
+import logging
 import os
 import pty
+import re
 import signal
 import socket
 import subprocess
@@ -12,8 +14,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from hardneg.errors import Interrupted, PeerError, SettingsError
-from hardneg.process import distributed, signals
+from hardneg import cli
+from hardneg.errors import Interrupted, PeerError, ResourceError, SettingsError
+from hardneg.process import distributed, launch, signals
 from hardneg.process.agreement import check_told_alike
 from hardneg.process.distributed import group, rank, shard_of, world_size
 from hardneg.process.signals import StopFlag, stop_flag
@@ -26,15 +29,10 @@ def test_alone_there_is_one_shard(monkeypatch):
     assert (rank(), world_size(), shard_of(None)) == (0, 1, (0, 1))
 
 
-def test_the_launcher_says_which_shard_unless_the_option_does(monkeypatch):
+def test_the_launcher_says_which_shard_and_the_option_wins(monkeypatch):
     monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    assert (rank(), world_size(), shard_of(None), shard_of("2/4")) == (2, 4, (2, 4), (2, 4))
-    with pytest.raises(SettingsError, match="BAD_SHARD: the launcher started 4 processes, and each would make"):
-        shard_of("1/3")
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    assert shard_of("1/3") == (1, 3)
+    assert (rank(), world_size(), shard_of(None), shard_of("1/3")) == (2, 4, (2, 4), (1, 3))
 
 
 @pytest.mark.parametrize(
@@ -248,13 +246,35 @@ def test_processes_with_different_settings_all_refuse_to_work(tmp_path):
     check_told_alike({"alone": 1})
 
 
+def test_one_process_of_a_machine_warns_unless_each_does_work_of_its_own(launched, capsys):
+    for number, each, expected in (("0", False, 1), ("1", False, 0), ("1", True, 1)):
+        launched(RANK=number, WORLD_SIZE="2", LOCAL_RANK=number, LOCAL_WORLD_SIZE="2")
+        root = logging.getLogger()
+        before, root.handlers = root.handlers, []
+        try:
+            cli.set_logging()
+            launch.let_speak(each=each)
+            logging.getLogger("hardneg").warning("look")
+            logging.getLogger("hardneg").error("worse")
+        finally:
+            root.handlers = before
+        said = capsys.readouterr().err
+        assert (said.count("look"), said.count("worse")) == (expected, 1)
+
+
 def test_memory_is_for_all_processes_of_a_machine(launched):
     from hardneg.cli.options import Machine
-    from hardneg.process.memory import limit_memory, limit_of
+    from hardneg.process.memory import limit_memory, limit_of, require
 
     launched(RANK="1", WORLD_SIZE="8", LOCAL_RANK="1", LOCAL_WORLD_SIZE="4")
     Machine(None, None, None, "8G", "6G").limit()
     assert (limit_of("cpu"), limit_of("cuda")) == (2 << 30, 6 << 30)
+    with pytest.raises(ResourceError, match="MEMORY_TOO_SMALL") as caught:
+        require(3 << 30, "a test")
+    least = int(re.search(r"give --max-ram (\d+)M or more", str(caught.value))[1])
+    Machine(None, None, None, f"{least + 8}M", None).limit()
+    require(3 << 30, "a test")
+    assert "for each of 4 processes" in str(caught.value)
     limit_memory()
 
 

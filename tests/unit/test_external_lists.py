@@ -321,6 +321,15 @@ def test_texts_in_another_form_are_found(tmp_path, older):
     assert rows_of_passages(given, [names], c, needed=True).tolist() == [0, 1]
 
 
+def test_a_text_is_the_passage_that_is_written_so(tmp_path):
+    """Among passages that count as having one text; else it is the first of them."""
+    passages = {"0": "one  two", "1": "one two", "2": "one two ", "3": "three"}
+    c = Collection.from_lists(passages, {"q": "q"}, {"train": {"q": ["3"]}}, to=tmp_path / "c")
+    names = ["one two", "one two ", "one  two", "one   two", "three"]
+    given = [GivenRecord("train", "q", "q", ("three",), tuple(names))]
+    assert rows_of_passages(given, [names], c, needed=True).tolist() == [1, 2, 0, 0, 3]
+
+
 def test_negatives_that_every_positive_of_a_query_repeats_count_once(tmp_path):
     """So a query with two positives has the same pool from rows of triplets as from one row with lists."""
     rows = [

@@ -290,6 +290,11 @@ def test_training_on_holds_out_the_same_queries_and_says_when_their_order_repeat
         write_settings(tmp_path / old, record)
         out = tmp_path / old.partition("/")[0]
         assert preparing.prepare(RECIPES["star"], data, first, out, seed=6, seeds=seeds, **common).split_seed == 9
+    assert preparing.prepare(RECIPES["star"], data, first, None, **common).whole_texts
+    by_id = {name: value for name, value in record["splits"].items() if name != "whole_texts"}
+    (tmp_path / "by-id").mkdir()
+    write_settings(tmp_path / "by-id", record | {"splits": by_id})  # queries with one text were not kept together
+    assert not preparing.prepare(RECIPES["star"], data, first, tmp_path / "by-id", **common).whole_texts
     # Of other data the model has seen nothing. A dev that grows has queries that the model learnt from.
     (tmp_path / "more.csv").write_text(data.read_text() + "\nwhat is new,this is new")
     more = preparing.prepare(RECIPES["star"], tmp_path / "more.csv", first, None, seed=6, **common)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hardneg.api.clean import seeds_with_settings
+import numpy as np
+
 from hardneg.api.inputs import AnyQrels, AnyRun, Data, Place, collection_of, is_experiment, model_place, opened_run
 from hardneg.api.reopen import experiment_data
 from hardneg.data.collection import Collection
@@ -35,11 +35,21 @@ def experiments_of(paths: Sequence[AnyRun]) -> list[Path]:
 
 
 def seeds_of_run(run: AnyRun) -> list[AnyRun]:
-    """The experiments of single seeds in a folder that holds several; empty if it does not."""
+    """The experiments of single seeds in a folder that holds several; empty if it does not.
+
+    Raises
+    ------
+    ArtifactError : some are not finished.
+    """
     if not isinstance(run, str | Path):
         return []
     layout = Layout(Path(run))
-    return [] if layout.settings.is_file() else [*seeds_with_settings(layout)]
+    if layout.settings.is_file() or not layout.seeds():
+        return []
+    if not layout.results.is_file():
+        what = "not all seeds of this experiment are trained"
+        raise ArtifactError("NOT_FINISHED", what, "finish it by the command that began it", path=layout.path)
+    return [layout.seed(seed).path for seed in read_json(layout.results)["seeds"]]
 
 
 def check_split(split: str, paths: Sequence[AnyRun]) -> None:
@@ -81,11 +91,29 @@ def judged_split(collection: Collection, split: str, paths: Sequence[AnyRun]) ->
     same_passages(own)
     warn_of_few(own, alone=len(own) < len(paths) or len(own) == 1)
     if any(one.held_out or one.dev_queries is not None or one.dev != split for one in own.values()):
-        smallest = min(own, key=lambda place: own[place].held_out or own[place].dev_queries or math.inf)
-        dev = experiment_data(smallest, collection).dev
-        assert dev is not None
-        return dev
+        devs = {place: experiment_data(place, collection).dev for place in own}
+        return smallest_of({place: dev for place, dev in devs.items() if dev is not None})
     return named_split(collection, split, "split")
+
+
+def smallest_of(devs: Mapping[Path, Qrels]) -> Qrels:
+    """The smallest dev, of which all others must have the queries.
+
+    Raises
+    ------
+    InputError : one lacks some of them: an older hardneg drew it in another way.
+    """
+    smallest = min(devs, key=lambda place: len(devs[place]))
+    for place, dev in devs.items():
+        if not np.isin(devs[smallest].query_rows, dev.query_rows).all():
+            raise other_dev(place, smallest)
+    return devs[smallest]
+
+
+def other_dev(place: Path, first: Path) -> InputError:
+    """The fault of an experiment whose dev has other queries than that of the first one."""
+    what = f"its dev has other queries than that of {first}: another split, or others held out of train"
+    return InputError("NO_OVERLAP", what, "compare them by --split test, or train them with one seed", path=place)
 
 
 def tested_on(paths: Sequence[AnyRun]) -> str | None:
@@ -139,13 +167,10 @@ def same_dev(experiments: Mapping[Path, ChosenSplits]) -> None:
     first: tuple[Path, tuple[Any, ...]] | None = None
     for place, one in experiments.items():
         held_out = bool(one.held_out)
-        drawn = (held_out, one.train, one.seed, one.measurable, one.whole_texts)
-        identity = drawn if held_out else (held_out, one.dev)
+        identity = (held_out, one.train, one.seed, one.measurable) if held_out else (held_out, one.dev)
         first = first or (place, identity)
         if identity != first[1]:
-            what = f"its dev has other queries than that of {first[0]}: another split, or others held out of train"
-            fix = "compare them by --split test, or train them with one seed"
-            raise InputError("NO_OVERLAP", what, fix, path=place)
+            raise other_dev(place, first[0])
 
 
 def same_passages(experiments: Mapping[Path, ChosenSplits]) -> None:

@@ -99,6 +99,7 @@ class Task:
     retriever: str | None
     observers: tuple[Told | None, Told | None]  # of steps, and of states
     split_seed: int  # every seed holds out the same queries
+    whole_texts: bool  # those with the same text together
     told: TrainingSettings  # as they were given
     minutes: float | None = None  # how long it may take, if that decides the epochs
 
@@ -236,8 +237,8 @@ def prepare(
         note_given(data, collection)
     before = trained_by(model)
     same_data = {"collection": collection.digest, "train": splits.train}
-    split_seed = holding_seed(place, before, chosen.seed, **same_data)
-    parts = amended_by(open_splits(chosen, collection, splits, split_seed), judgements)
+    split_seed, whole_texts = holding_seed(place, before, chosen.seed, **same_data)
+    parts = amended_by(open_splits(chosen, collection, splits, split_seed, whole_texts), judgements)
     chosen = in_another_order(recipe.name, chosen, before, parts, seeds=count, out=place)
     given_settings, chosen = chosen, chosen.for_data(len(parts.train))
     if minutes is None:
@@ -246,8 +247,6 @@ def prepare(
     given = open_given(recipe, chosen, parts.collection, path_of(negatives), path_of(index_folder))
     check_given(given.pool, parts, path_of(negatives))
     warn_of_bounds(chosen, path_of(negatives))
-    first = None if retriever is None else str(retriever)
-    observers = on_step, on_state
     return Task(
         recipe,
         chosen,
@@ -260,9 +259,10 @@ def prepare(
         stores,
         role,
         groups,
-        first,
-        observers,
+        None if retriever is None else str(retriever),
+        (on_step, on_state),
         split_seed,
+        whole_texts,
         given_settings,
         minutes,
     )
@@ -296,18 +296,20 @@ def path_of(place: Place | None) -> Path | None:
     return None if place is None else Path(place)
 
 
-def open_splits(settings: TrainingSettings, collection: Collection, splits: Splits, seed: int) -> TrainingData:
+def open_splits(
+    settings: TrainingSettings, collection: Collection, splits: Splits, seed: int, whole_texts: bool
+) -> TrainingData:
     """The training, dev and test data, labelled; raises if they lack what the settings measure by.
 
     Parameters
     ----------
-    seed : draws the queries to hold out as dev.
+    seed, whole_texts : how the queries to hold out as dev are drawn.
     """
     check_answers(settings.judging, collection)
     if collection.n_passages < 2:
         what = "the collection has a single passage, so no query has a negative"
         raise InputError("NO_NEGATIVES", what, "give the texts that answer other questions, too")
-    data = settings.data_of(collection, splits, seed=seed)
+    data = settings.data_of(collection, splits, seed=seed, whole_texts=whole_texts)
     settings.check_dev(data.dev is not None)
     note(data.chosen)
     if data.held_out and seed != settings.seed:

@@ -238,8 +238,12 @@ def begun_at(place: Path) -> Begun | None:
         return None
 
 
-def holding_seed(out: Path | None, before: Begun | None, seed: int, *, collection: str, train: str) -> int:
-    """The seed that draws the queries to hold out: that of an experiment that goes on, or of the one before.
+def holding_seed(
+    out: Path | None, before: Begun | None, seed: int, *, collection: str, train: str
+) -> tuple[int, bool]:
+    """The seed that draws the queries to hold out, and whether it draws whole texts.
+
+    They are those of an experiment that goes on, or of the one before.
 
     With another seed than that of the experiment that trained the model on these data, dev would have queries that
     the model learnt from.
@@ -254,8 +258,8 @@ def holding_seed(out: Path | None, before: Begun | None, seed: int, *, collectio
     same = before is not None and (before.collection, before.splits.train) == (collection, train)
     for one in (*begun[:1], *([before] if before and same else [])):
         if one.splits.held_out:
-            return one.splits.seed
-    return seed
+            return one.splits.seed, one.splits.whole_texts
+    return seed, True
 
 
 def warn_of_more_held_out(before: Begun | None, data: TrainingData, seed: int) -> None:

@@ -144,6 +144,7 @@ def role_jobs(task: Task, inputs: Mapping[str, str], roles: Sequence[str]) -> li
         settings=task.settings.model_dump(mode="json"),
         splits=dataclasses.asdict(task.splits),
         split_seed=task.split_seed,
+        whole_texts=task.whole_texts,
         inputs=dict(inputs),
         cache=None if task.cache is None else str(task.cache.absolute()),
         supervised=task.role is None,

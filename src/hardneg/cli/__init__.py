@@ -27,6 +27,7 @@ from hardneg.cli.completing import VARIABLE, prepare_completion
 from hardneg.errors import HardnegError, SettingsError
 from hardneg.foreign_names import option_advice
 from hardneg.process import progress
+from hardneg.process.launch import let_speak, speaks
 from hardneg.process.signals import leave_terminal, stops
 from hardneg.process.system import check_system
 from hardneg.storage.os_errors import FULL
@@ -237,8 +238,9 @@ def set_logging(*, quiet: bool = False) -> None:
     """
     progress.mute(quiet)
     terminal = logging.StreamHandler(sys.stderr)
-    # Of the processes of a machine that work together, one warns: all of them would say the same.
-    terminal.setLevel(logging.ERROR if quiet or os.environ.get("LOCAL_RANK", "0") != "0" else logging.WARNING)
+    terminal.setLevel(logging.ERROR if quiet else logging.WARNING)
+    let_speak(each=False)
+    terminal.addFilter(lambda record: record.levelno >= logging.ERROR or speaks())
     terminal.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[terminal])
     logging.getLogger("hardneg").setLevel(logging.INFO)

@@ -43,7 +43,9 @@ def encode(
     from hardneg.api.inputs import one_of
     from hardneg.api.search import encode as execute
     from hardneg.cli.tables import facts_table
+    from hardneg.process.launch import let_speak
 
+    let_speak(each=True)  # each makes other parts
     machine.tune()
     facts = execute(
         data,

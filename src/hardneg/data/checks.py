@@ -26,6 +26,7 @@ NAMED = 10  # number of unknown ids that a message lists
 GRADE_LIMIT = 2**31
 SPLIT_NAME = re.compile(r"\w[\w.-]*")
 
+WITHOUT_UNSEEN = dict.fromkeys(map(ord, UNSEEN))
 OnDuplicate = Literal["error", "first"]
 Rows = Callable[[list[str]], Int32]  # of ids; -1 for an id that is unknown
 
@@ -146,8 +147,8 @@ def encoded_id(record: PassageRecord | QueryRecord, kind: str) -> bytes:
 
 
 def is_blank(text: str) -> bool:
-    """Whether a text has nothing to see: it is empty, or holds white space and signs without width alone."""
-    return not text.strip().strip(UNSEEN).strip()
+    """Whether a text is empty, or holds nothing but white space, U+200B and U+FEFF."""
+    return not text.strip() or (text.strip()[0] in UNSEEN and not text.translate(WITHOUT_UNSEEN).strip())
 
 
 def encoded_text(record: PassageRecord | QueryRecord, kind: str, policy: ImportPolicy) -> bytes:
@@ -266,7 +267,12 @@ class Unknown:
         what = f"{counted(self.total, 'judgement')} {names} not there: {', '.join(self.named)}"
         what += ", …" if self.total > len(self.named) else ""
         if self.otherwise:
-            return fault_of(self.first, "UNKNOWN_ID", f"{what}. {self.otherwise}", "write ids alike in all files")
+            return fault_of(
+                self.first,
+                "UNKNOWN_ID",
+                f"{what}. {self.otherwise}",
+                "write ids alike, or drop and count these by --allow-unjudged",
+            )
         fix = "import the missing records too, or drop and count these by hardneg import --allow-unjudged"
         return fault_of(self.first, "UNKNOWN_ID", what, fix)
 

@@ -58,7 +58,8 @@ from hardneg.storage.artifacts import (
 log = logging.getLogger(__name__)
 
 KIND = "collection"
-READING = 2  # raised when hardneg reads other content from the same source: older cached collections are not used
+READING = 3  # raised when hardneg reads other content from the same source: older cached collections are not used
+RARE = 100  # a text is held out as dev only if it is asked by no more than this part of the queries: 1 / RARE
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -336,21 +337,21 @@ def hold_out(
 
 
 def whole_texts(order: Int64, texts: Sequence[str], count: int, most: int) -> Int64:
-    """The first ``count`` of the queries of ``order`` [n], of which those with the same text stay together.
+    """At most ``count`` of the queries of ``order`` [n], such that those with the same text stay together.
 
-    A text that would make them more than ``count`` is passed over. If all texts are passed over, the text with the
-    fewest queries is taken. If that makes more than ``most`` or leaves none, texts are parted.
+    Texts come in the order of their first query, and end before the first that would make the queries too many.
+    So a smaller draw is a part of a larger one. Texts of many queries (:data:`RARE`) are drawn only if all are so.
+    If the first text alone is too much, it is taken if it is no more than ``most``, and parted otherwise.
     """
     group = np.unique(hash_texts(texts), return_inverse=True)[1]
     sizes = np.bincount(group, minlength=1)
-    in_order = group[order]
-    chosen, left = [], count
-    for one in in_order[np.sort(np.unique(in_order, return_index=True)[1])]:
-        if sizes[one] <= left:
-            chosen.append(one)
-            left -= sizes[one]
-            if not left:
-                break
-    if count and not chosen and sizes.min() <= most and len(sizes) > 1:
-        chosen = [in_order[sizes[in_order] == sizes.min()][0]]
-    return order[np.isin(in_order, chosen)] if chosen else order[:count]
+    small = sizes[group[order]] <= max(len(order) // RARE, 1)
+    ordered = order[small] if small.any() else order
+    in_order = group[ordered]
+    found = in_order[np.sort(np.unique(in_order, return_index=True)[1])]
+    drawn = found[np.cumsum(sizes[found]) <= count]
+    if count and not len(drawn):
+        if len(sizes) == 1 or sizes[found[0]] > most:
+            return ordered[in_order == found[0]][:count]
+        drawn = found[:1]
+    return ordered[np.isin(in_order, drawn)]

@@ -83,7 +83,9 @@ LATER_SIGNS: Sequence[tuple[str, tuple[set[str], str]]] = (
 # Fields of which a file must have one, if the format of its folder is told by a later sign.
 LATER_FIELDS: Mapping[str, Set[str]] = {"tevatron": {*tevatron.QUERY_TEXTS}, "dpr": {"question"}}
 # Names of files by which a folder is an incomplete one of some convention.
-CONVENTIONAL = re.compile(r"(?:queries|corpus|collection|topics|qrels|psgs_w100|msmarco-docs)\b.*|.*\.query\.txt")
+CONVENTIONAL = re.compile(
+    r"(?:queries|corpus|collection|topics|qrels|psgs_w100|msmarco-docs)(?![a-z0-9]).*|.*\.query\.txt"
+)
 # The files of each convention: the name that a message shows, and the pattern of real names.
 PARTS: Mapping[str, Sequence[tuple[str, str]]] = {
     "beir": [

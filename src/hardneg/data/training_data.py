@@ -82,7 +82,7 @@ class ChosenSplits:
     seed : the seed by which these were drawn.
     dev_queries : dev has at most so many queries; None: all.
     measurable : whether only queries that can be measured were held out, as is done now.
-    whole_texts : whether it mattered that queries with the same text were held out together, as is done now.
+    whole_texts : whether queries with the same text were held out together, as is done now.
     """
 
     train: str
@@ -211,6 +211,7 @@ def choose_splits(
     seed: int = 0,
     basis: frozenset[Basis] = BY_JUDGEMENTS,
     dev_queries: int | None = None,
+    whole_texts: bool = True,
 ) -> TrainingData:
     """Choose the splits for train, dev and test by name; dev and test must have something to measure by.
 
@@ -222,6 +223,8 @@ def choose_splits(
     test : a split's name, or ``none``; the default ``test`` is skipped if it is absent or cannot be measured on.
     basis : what the measures need: judgements, answers or both. Dev and test must have queries with all of it.
     dev_queries : the most queries of dev (:func:`draw_dev`); None: all.
+    whole_texts : whether queries with the same text are held out together. An experiment that was begun when they
+        were not goes on without.
 
     Raises
     ------
@@ -235,7 +238,7 @@ def choose_splits(
             "NO_POSITIVES", f"no query of split '{train}' has a positive", others(collection, "train")
         )
     testing, test_said = choose_test(collection, test, basis)
-    held_out, dev_name, whole_texts = 0, None, False
+    held_out, dev_name = 0, None
     if dev == NONE:
         developing, dev_said = None, NONE
     elif dev != AUTO:
@@ -244,10 +247,8 @@ def choose_splits(
     else:
         dev_name, dev_said = find_dev(collection, {train, test}, basis)
         if dev_name is None:
-            by_id = held_out_of(training, collection, seed, dev_queries)[1]
-            training, developing = held_out_of(training, collection, seed, dev_queries, whole_texts=True)
+            training, developing = held_out_of(training, collection, seed, dev_queries, whole_texts=whole_texts)
             held_out = len(developing)
-            whole_texts = not np.array_equal(by_id.query_rows, developing.query_rows)
             kept_back = f"{counted(held_out, 'training query')} {'is' if held_out == 1 else 'are'} held out"
             dev_said = f"{kept_back}{dev_said} (--dev none to keep them)"
             if not held_out:
@@ -263,7 +264,14 @@ def choose_splits(
     given = {use: (name, one) for use, (name, one) in used.items() if name is not None and one is not None}
     warn_of_shared(given, collection)
     names = ChosenSplits(
-        train, dev_name, None if testing is None else test, held_out, seed, dev_queries, held_out > 0, whole_texts
+        train,
+        dev_name,
+        None if testing is None else test,
+        held_out,
+        seed,
+        dev_queries,
+        measurable=held_out > 0,
+        whole_texts=held_out > 0 and whole_texts,
     )
     positives = training.positives()
     usable = int(np.count_nonzero(spans(positives.offsets)))

@@ -206,7 +206,7 @@ def rows_of_passages(
     """
     flat = [text for some in texts for text in some]
     wanted, places = hash_texts(flat), np.arange(len(collection.text_keys), dtype=np.int32)
-    rows = find(collection.text_keys, places, wanted)
+    rows = as_written(flat, find(collection.text_keys, places, wanted), collection)
     if (rows < 0).any():  # the keys of a collection of an older version are hashes of the texts as they are
         rows = np.where(rows < 0, find(collection.text_keys, places, hash_strings(flat)), rows).astype(np.int32)
     if (rows < 0).any():
@@ -220,6 +220,21 @@ def rows_of_passages(
         fix = "give the collection they belong to, or import them with it"
         raise InputError("UNKNOWN_ID", what, fix, path=record.path, line=record.line)
     return rows
+
+
+def as_written(texts: Sequence[str], rows: Int32, collection: Collection) -> Int32:
+    """The rows [n] of passages with the texts [n], where several passages count as having a text.
+
+    ``rows`` are those of the first ones, -1 where there is none. A passage with just this text is preferred.
+    """
+    order = np.argsort(collection.text_keys, kind="stable")
+    in_order, wanted = collection.text_keys[order], collection.text_keys[rows]
+    begin, end = (np.searchsorted(in_order, wanted, side) for side in ("left", "right"))
+    found = rows.copy()
+    for i in np.flatnonzero((rows >= 0) & (end - begin > 1)).tolist():
+        exact = [row for row in order[begin[i] : end[i]].tolist() if collection.texts[row] == texts[i]]
+        found[i] = exact[0] if exact else rows[i]
+    return found
 
 
 def hashes_with_titles(collection: Collection) -> tuple[UInt64, Int32]:

@@ -8,6 +8,7 @@ that trains need not know the world size; this module does.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -47,6 +48,8 @@ __all__ = [
     "world_size",
 ]  # what the launcher says stands here too
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -64,20 +67,12 @@ _waiting = False  # whether this process works as if it were alone, and the othe
 
 
 def shard_of(text: str | None) -> tuple[int, int]:
-    """The shard (i, n) that ``--shard i/n`` names; without it the launcher's rank and world size.
-
-    Raises
-    ------
-    SettingsError : the text names no shard, or all processes of a launcher would make the same one.
-    """
+    """The shard (i, n) that ``--shard i/n`` names; without it the launcher's rank and world size."""
     if text is None:
         check_launch()
         return rank(), world_size()
     left, _, right = text.partition("/")
     if left.isdecimal() and right.isdecimal() and int(left) < int(right):
-        if world_size() > 1 and (int(left), int(right)) != (rank(), world_size()):
-            what = f"the launcher started {world_size()} processes, and each would make the shard {text}"
-            raise SettingsError("BAD_SHARD", what, "start one process for a shard, or leave --shard out")
         return int(left), int(right)
     raise SettingsError("BAD_SHARD", f"'{text}' is not a shard", "write --shard i/n with 0 <= i < n")
 
@@ -242,6 +237,7 @@ def peers() -> Iterator[None]:
         while stop_flag.heard is None and time.monotonic() < until:
             time.sleep(0.05)
         stop_flag.check()  # all were asked to stop, and another did so sooner
+        log.info("a message between processes failed: %s", fault)
         what = "another process of this command is gone, or does not answer"
         raise PeerError("PEER_LOST", what, "read its message, and run the same command again") from fault
 

@@ -11,6 +11,8 @@ import socket
 
 from hardneg.errors import SettingsError
 
+each_speaks = False  # whether the processes of a machine have different things to say
+
 
 def is_launched() -> bool:
     """Whether a launcher started this process, even if alone."""
@@ -35,6 +37,17 @@ def local_rank() -> int:
 def local_size() -> int:
     """The number of processes that share this machine."""
     return _told("LOCAL_WORLD_SIZE", 1, least=1)
+
+
+def speaks() -> bool:
+    """Whether this process tells people what all processes of this machine would tell alike."""
+    return each_speaks or os.environ.get("LOCAL_RANK", "0") == "0"
+
+
+def let_speak(*, each: bool) -> None:
+    """Let ``each`` process of a machine warn, because it does work of its own; or only the first one."""
+    global each_speaks
+    each_speaks = each
 
 
 def check_alone(command: str) -> None:

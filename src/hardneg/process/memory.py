@@ -23,6 +23,7 @@ LOOK_SECONDS = 0.05
 IDLE_LOOKS = 4  # without a watch, after which the thread that looks ends
 
 _limits: dict[str, int] = {}  # by type of device
+_sharing = 1  # processes of this machine that share the limit of RAM
 
 
 def parse_size(option: str, text: str) -> int:
@@ -44,6 +45,8 @@ def limit_memory(max_ram: str | None = None, max_vram: str | None = None, *, pro
 
     ``processes`` of this machine share ``max_ram`` equally.
     """
+    global _sharing
+    _sharing = processes
     for kind, option, text in (("cpu", "--max-ram", max_ram), ("cuda", "--max-vram", max_vram)):
         _limits.pop(kind, None)
         if text is not None:
@@ -86,10 +89,12 @@ def require(needed: int, what: str, device: str = "cpu") -> None:
     left = room(device)
     if left is not None and needed > left:
         option = "--max-ram" if device == "cpu" else "--max-vram"
-        least = -(-(_limits[device] - left + needed) // 2**20)
+        count = _sharing if device == "cpu" else 1
+        least = -(-(_limits[device] - left + needed) * count // 2**20)
+        shared = f" for each of {count} processes" if count > 1 else ""
         raise ResourceError(
             "MEMORY_TOO_SMALL",
-            f"{what} needs {needed / 2**20:.0f} MiB, {option} leaves {max(left, 0) / 2**20:.0f} MiB",
+            f"{what} needs {needed / 2**20:.0f} MiB, {option} leaves {max(left, 0) / 2**20:.0f} MiB{shared}",
             f"give {option} {least}M or more",
         )
 

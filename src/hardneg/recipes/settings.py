@@ -307,12 +307,15 @@ class TrainingSettings(Settings):
         """The steps of an episode that each of several learning rates is tried for; 0: none is tried in it."""
         return 0
 
-    def data_of(self, collection: Collection, splits: Splits, *, seed: int) -> TrainingData:
+    def data_of(
+        self, collection: Collection, splits: Splits, *, seed: int, whole_texts: bool = True
+    ) -> TrainingData:
         """The data that an experiment is trained and judged on: the splits, labelled as the settings say.
 
         Parameters
         ----------
         seed : the seed that draws the queries to hold out, if there is no dev split.
+        whole_texts : whether queries with the same text are held out together.
 
         Raises
         ------
@@ -321,7 +324,8 @@ class TrainingSettings(Settings):
         """
         basis = bases_of(self.judging)
         names = dataclasses.asdict(splits)
-        data = choose_splits(collection, **names, seed=seed, basis=basis, dev_queries=self.dev_queries)
+        draw: Any = {"seed": seed, "dev_queries": self.dev_queries, "whole_texts": whole_texts}
+        data = choose_splits(collection, **names, basis=basis, **draw)
         return labelled(data, self.model_dump(mode="json"))
 
     def for_data(self, queries: int) -> TrainingSettings:
