@@ -296,7 +296,7 @@ def test_an_id_that_no_run_can_hold_is_told_when_it_is_imported(tmp_path, caplog
     with (place / "corpus.jsonl").open("a") as stream:
         stream.write(jsonl([{"_id": "d 1", "text": "one"}]))
     import_collection(str(place), tmp_path / "d")
-    assert caplog.messages == ["the passage id 'd 1' holds a blank, so search --out cannot write it to a run"]
+    assert caplog.messages == ["the passage id 'd 1' holds a blank, which a TREC run cannot hold"]
 
 
 @pytest.mark.parametrize(

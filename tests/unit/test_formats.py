@@ -195,7 +195,7 @@ def test_spelling_of_the_files_does_not_change_the_digest(tmp_path):
         ({"corpus": [{"text": "x"}]}, "corpus.jsonl:1: MISSING_FIELD: the field '_id' is missing"),
         ({"corpus": [{"_id": "a"}]}, "corpus.jsonl:1: MISSING_FIELD: the field 'text' is missing"),
         ({"corpus": [{"_id": "a", "text": None}]}, "corpus.jsonl:1: WRONG_TYPE: the field 'text' is null"),
-        ({"corpus": [{"_id": 1.0, "text": "x"}]}, "corpus.jsonl:1: WRONG_TYPE: the field '_id' is 1.0"),
+        ({"corpus": [{"_id": 1.5, "text": "x"}]}, "corpus.jsonl:1: WRONG_TYPE: the field '_id' is 1.5"),
         ({"corpus": [{"_id": True, "text": "x"}]}, "corpus.jsonl:1: WRONG_TYPE"),
         ({"corpus": [{"_id": "", "text": "x"}]}, "corpus.jsonl:1: EMPTY_ID"),
         ({"corpus": [*CORPUS, {"_id": "p4", "text": " "}]}, "corpus.jsonl:4: EMPTY_TEXT"),
@@ -371,7 +371,7 @@ def test_texts_are_not_held_in_memory(tmp_path):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert (folder / "corpus.jsonl").stat().st_size > 18e6
-    assert peak < 8e6
+    assert peak < 9e6
 
 
 def test_open_data_opens_a_canonical_folder(tmp_path):

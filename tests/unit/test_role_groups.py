@@ -119,7 +119,6 @@ def test_a_command_and_a_function_take_them(hardneg, tmp_path, monkeypatch):
 
 def job(device="cpu", **told):
     empty = {"settings": {}, "splits": {}, "inputs": {}, "cache": None, "split_seed": 0, "supervised": True}
-    empty["whole_texts"] = True
     return Job("ance", "", "exp", "data", {"device": device, "allow_code": []}, **empty | told)
 
 

@@ -357,7 +357,7 @@ TAUGHT = '{"query": "x", "pos": ["y"], "neg": ["n"], "pos_scores": %s, "neg_scor
             "a.jsonl:1: BAD_JSON: its lines end in CR alone; write it again",
         ),
         ("a.jsonl", '{"query": "x", "pos": ["y", null, 7]}\n', "is a list that holds a number and null, neither"),
-        ("corpus.jsonl", '{"id": 1.0, "text": "y"}\n', "the field 'id' is 1.0, not a string or an integer"),
+        ("corpus.jsonl", '{"id": 1.5, "text": "y"}\n', "the field 'id' is 1.5, not a string or an integer"),
         ("a.csv", b"\x28\xb5\x2f\xfd\x24\x00\x00", "a.csv:1: BAD_UTF8: this is zstd, and not text; unpack it, or"),
         ("a.jsonl", bz2.compress(b"{}"), "a.jsonl:1: BAD_UTF8: this is bzip2, and not text"),
         ("a.csv", b"PAR1\x15\x04", "a.csv:1: BAD_UTF8: this is Parquet, and not text; let its name end in"),

@@ -266,14 +266,9 @@ class Unknown:
         names = "name ids that are" if self.total > 1 else "names an id that is"
         what = f"{counted(self.total, 'judgement')} {names} not there: {', '.join(self.named)}"
         what += ", …" if self.total > len(self.named) else ""
-        if self.otherwise:
-            return fault_of(
-                self.first,
-                "UNKNOWN_ID",
-                f"{what}. {self.otherwise}",
-                "write ids alike, or drop and count these by --allow-unjudged",
-            )
-        fix = "import the missing records too, or drop and count these by hardneg import --allow-unjudged"
+        first = "write ids alike" if self.otherwise else "import the missing records too"
+        what += f". {self.otherwise}" if self.otherwise else ""
+        fix = f"{first}, or drop and count these by hardneg import --allow-unjudged"
         return fault_of(self.first, "UNKNOWN_ID", what, fix)
 
 

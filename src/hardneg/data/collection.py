@@ -303,7 +303,7 @@ def publish_source(source: Source, to: Path, rules: Rules, *, replace: bool = Fa
     found = Collection.open(to)
     for kind, ids in (("passage", found.passage_ids), ("query", found.query_ids)):
         if (row := ids.first_blank()) is not None:
-            log.warning("the %s id %r holds a blank, so search --out cannot write it to a run", kind, ids[row])
+            log.warning("the %s id %r holds a blank, which a TREC run cannot hold", kind, ids[row])
             break
     return found
 
