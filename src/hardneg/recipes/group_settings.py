@@ -39,7 +39,7 @@ class MiningSettings(TrainingSettings):
         super().with_frozen(False, teacher)
         if not filter_by and self.filter_by == "given":
             what = "filter_by = given, and no model to filter by is given"
-            raise SettingsError("NO_MODEL", what, "give --filter-by M, or set filter_by = start")
+            raise SettingsError("NO_MODEL", what, "give --filter-by M, or leave filter_by out")
         chosen = self.model_copy(update={"filter_by": "given"}) if filter_by else self
         chosen.check()
         return chosen
