@@ -175,9 +175,9 @@ def test_the_retriever_that_a_ranker_re_ranks_is_no_state_of_the_ranker(world, t
     opened, drawn = drawn_of(out, "measured", "forgetting", "swing", "composition")
     dev = json.loads((out / "results.json").read_text())["dev"]
     assert dev["retriever"] != dev["bm25"]
-    (((*_, places, values), named),) = curves
+    (((*_, lines), named),) = curves
     assert named["baseline"] == ("retriever", dev["retriever"]["RR@10"])
-    assert (len(places), values[-1]) == (2, dev["final"]["RR@10"])
+    assert [value for _, value in lines[0]][1:] == [dev["final"]["RR@10"]]
     table = drawn["measured"].table
     assert table.column("state") == ["untrained", "final"]
     assert set(table.column("baseline")) == {"retriever"}

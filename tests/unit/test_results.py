@@ -313,14 +313,20 @@ def png_size(path):
 
 
 @pytest.mark.parametrize(
-    ("states", "baseline"), [([0.4, 0.5, 0.6], ("BM25", 0.45)), ([0.0, 0.0, 0.0], None), ([], None)]
+    ("lines", "baseline"),
+    [
+        ([[(0, 0.4), (2, 0.5), (5, 0.6)]], ("BM25", 0.45)),
+        ([[(0, 0.4), (2, 0.5)], [(2, 0.4), (5, 0.6)]], None),
+        ([[(0, 0.0), (2, 0.0), (5, 0.0)]], None),
+        ([[]], None),
+    ],
 )
-def test_a_curve_is_a_picture(tmp_path, states, baseline):
+def test_a_curve_is_a_picture(tmp_path, lines, baseline):
     curve = learning_curve(metrics([3.0, 2.0], [2.5, 2.0, 1.0]), {})
-    draw_learning_curve(tmp_path / "c.png", curve, curve.borders, states, label="dev RR@10", baseline=baseline)
+    draw_learning_curve(tmp_path / "c.png", curve, lines, label="dev RR@10", baseline=baseline)
     assert png_size(tmp_path / "c.png") == (1350, 675)
     again = tmp_path / "again.png"
-    draw_learning_curve(again, curve, curve.borders, states, label="dev RR@10", baseline=baseline)
+    draw_learning_curve(again, curve, lines, label="dev RR@10", baseline=baseline)
     assert again.read_bytes() == (tmp_path / "c.png").read_bytes()
 
 
@@ -347,12 +353,13 @@ def test_the_curve_shows_the_measure_of_every_state_at_its_step(tmp_path, monkey
         "final": StateRecord("final", "final", episode=2, step=2),
     }
     draw_curve(experiment, {"test": found}, RR[0], records)
-    path, curve, places, states = drawn["args"]
+    path, curve, lines = drawn["args"]
     assert path == tmp_path / "learning_curve.png"
     assert curve.borders == (0, 2, 4)
-    assert places == [0, 2, 4]
-    assert states == [0.4, 0.5, 0.6]
+    assert lines == [[(0, 0.4), (2, 0.5), (4, 0.6)]]
     assert (drawn["label"], drawn["baseline"]) == ("test RR@10", ("BM25", 0.3))
+    draw_curve(experiment, {"test": found}, RR[0], records, restarts=True)
+    assert drawn["args"][2] == [[(0, 0.4), (2, 0.5)], [(2, 0.4), (4, 0.6)]]
 
 
 def test_states_of_one_long_run_stand_at_their_steps(tmp_path, monkeypatch):
@@ -365,7 +372,7 @@ def test_states_of_one_long_run_stand_at_their_steps(tmp_path, monkeypatch):
     steps = {"bm25": 0, "untrained": 0, "refresh-1": 2, "final": 3}
     records = {name: StateRecord(name, "version", episode=1, step=step) for name, step in steps.items()}
     draw_curve(experiment, {"test": found}, RR[0], records)
-    assert drawn["args"][2] == [0, 2, 3]
+    assert drawn["args"][2] == [[(0, 0.5), (2, 0.5), (3, 0.5)]]
 
 
 def test_over_seeds_the_verdict_says_among_what_dev_was_judged():

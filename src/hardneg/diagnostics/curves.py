@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hardneg.storage.artifacts import publish_file
 
 Float64 = NDArray[np.float64]
+Line = Sequence[tuple[int, float]]
 
 INCHES, DOTS = (9.0, 4.5), 150
 LOSS, MEASURE, FAINT = "#4878a8", "#c44e34", "#808080"
@@ -58,8 +59,7 @@ def smooth(values: Float64, width: int) -> Float64:
 def draw_learning_curve(
     path: Path,
     curve: LearningCurve,
-    places: Sequence[int],
-    states: Sequence[float],
+    lines: Sequence[Line],
     *,
     label: str,
     baseline: tuple[str, float] | None = None,
@@ -68,8 +68,8 @@ def draw_learning_curve(
 
     Parameters
     ----------
-    places : the number of steps before each state of the model; often the curve's borders.
-    states : the measure of each state.
+    lines : states of the model, each as the number of steps made before it and its measure. A line joins those
+        that training led through.
     label : the measure's name, such as "dev RR@10".
     baseline : name and value of a ranking that training is compared with, such as BM25; drawn as a line.
     """
@@ -79,8 +79,8 @@ def draw_learning_curve(
     figure = Figure(figsize=INCHES, dpi=DOTS, layout="constrained")
     axes = figure.add_subplot()
     _draw_losses(axes, curve)
-    if states:
-        _draw_states(axes.twinx(), places, states, label, baseline)
+    if any(lines):
+        _draw_states(axes.twinx(), lines, label, baseline)
     with publish_file(path) as stream:
         FigureCanvasAgg(figure).print_png(stream, metadata={"Software": None})
 
@@ -112,9 +112,7 @@ def _draw_losses(axes: Any, curve: LearningCurve) -> None:
         )
 
 
-def _draw_states(
-    axes: Any, places: Sequence[int], states: Sequence[float], label: str, baseline: tuple[str, float] | None
-) -> None:
+def _draw_states(axes: Any, lines: Sequence[Line], label: str, baseline: tuple[str, float] | None) -> None:
     """Draw the measure of every state with its value, and that of the baseline as a line."""
     if baseline is not None:
         name, height = baseline
@@ -130,8 +128,10 @@ def _draw_states(
             fontsize="small",
             bbox=HALO,
         )
-    axes.plot(places, states, color=MEASURE, marker="o", linewidth=1.4, clip_on=False)
-    for i, (step, value) in enumerate(zip(places, states, strict=True)):
+    states = [state for line in lines for state in line]
+    for line in lines:
+        axes.plot(*zip(*line, strict=True), color=MEASURE, marker="o", linewidth=1.4, clip_on=False)
+    for i, (step, value) in enumerate(states):
         axes.annotate(
             f"{value:.3f}",
             (step, value),
@@ -142,7 +142,7 @@ def _draw_states(
             fontsize="small",
             bbox=HALO,
         )
-    values = [*states, *([] if baseline is None else [baseline[1]])]
+    values = [*(value for _, value in states), *([] if baseline is None else [baseline[1]])]
     room = max(0.25 * (max(values) - min(values)), 0.01)
     axes.set_ylim(max(min(values) - room, 0), min(max(values) + room, 1.02))
     axes.set_ylabel(label, color=MEASURE)

@@ -154,7 +154,8 @@ def evaluate_states(
     if plan.own is not None:
         results["lengths"] = what_is_cut(last, plan.own, plan.in_steps)
     write_runs(experiment.layout.trec_runs, seen, data.collection)
-    draw_curve(experiment, results, plan.measures[0], records, model=handling.model)
+    restarts = plan.settings.get("start") == "scratch"
+    draw_curve(experiment, results, plan.measures[0], records, model=handling.model, restarts=restarts)
     handling.save(
         kept,
         experiment.layout.model,
@@ -329,6 +330,7 @@ def draw_curve(
     records: Mapping[str, StateRecord],
     *,
     model: str = RETRIEVER,
+    restarts: bool = False,
 ) -> None:
     """Draw the loss of all steps and the measure of every state, on dev (on test where there is no dev).
 
@@ -337,6 +339,8 @@ def draw_curve(
     records : state -> its record, with the episode and step that made it. A state from before training stands
         where the curve begins.
     model : the name of the model whose steps are drawn.
+    restarts : whether every episode trains the starting model anew. If so, each has its own line, which begins at
+        the starting model: no training led from the end of an episode to the next.
     """
     split = "dev" if "dev" in results else "test"
     values = {s: found[str(measure)] for s, found in results.get(split, {}).items() if records[s].of is None}
@@ -353,15 +357,16 @@ def draw_curve(
     ends = {episode: int(read_manifest(model).inputs["step"]) for episode, model in models.items()}
     curve = learning_curve(rows, ends)
     begins = dict(zip(curve.episodes, curve.borders, strict=False))
-    places = [begins.get(records[s].episode or 0, 0) + records[s].step for s in values]
-    draw_learning_curve(
-        experiment.layout.curve,
-        curve,
-        places,
-        list(values.values()),
-        label=f"{split} {measure}",
-        baseline=baseline,
-    )
+
+    def placed(name: str, episode: int) -> tuple[int, float]:
+        return begins.get(records[name].episode or episode, 0) + records[name].step, values[name]
+
+    if restarts:
+        own = {e: [s for s in values if records[s].episode in (None, e)] for e in curve.episodes}
+        lines = [[placed(s, e) for s in names] for e, names in own.items()]
+    else:
+        lines = [[placed(s, 0) for s in values]]
+    draw_learning_curve(experiment.layout.curve, curve, lines, label=f"{split} {measure}", baseline=baseline)
 
 
 def is_measured(results: Mapping[str, Any] | None, measures: Sequence[Measure]) -> bool:
