@@ -9,7 +9,8 @@ import torch
 
 from hardneg.errors import ArtifactError, InputError, NumericError, SettingsError
 from hardneg.records import TokenBatch, offsets_of, take_spans
-from hardneg.search.embeddings import Embeddings, discard, encode_store
+from hardneg.search import embeddings
+from hardneg.search.embeddings import Embeddings, discard, encode_store, missing_parts
 from hardneg.storage.artifacts import verify
 from worlds.tiny_records import vectors_of
 
@@ -161,6 +162,15 @@ def test_shared_between_processes(tmp_path):
 def test_more_processes_than_shards(tmp_path):
     made = [encode(Tokens(), tmp_path / "e", shard=(i, 6)) for i in range(6)]
     assert [e is None for e in made] == [True, True, True, False, False, False]
+
+
+def test_the_parts_that_are_missing_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(embeddings, "rows_of_shard", lambda n: 16)  # four shards
+    left = [["0/3", "1/3"], ["0/3"], []]
+    for i, missing in zip((2, 1, 0), left, strict=True):
+        encode(Tokens(), tmp_path / "e", shard=(i, 3))
+        assert missing_parts(tmp_path / "e", 50, 3) == missing
+    assert missing_parts(tmp_path / "other", 50, 6) == ["0/6", "1/6", "2/6", "3/6"]  # the others have no shard
 
 
 def test_a_lost_rank_is_resumed_by_whoever_comes(tmp_path):

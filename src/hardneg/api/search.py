@@ -71,7 +71,8 @@ def encode(
 
     Returns
     -------
-    ``embeddings`` (the place), ``complete``; and when it is, ``vectors``, ``dim`` and ``digest``.
+    ``embeddings`` (the place), ``complete``; when it is, ``vectors``, ``dim`` and ``digest``; and until then
+    ``missing``, the parts ``i/n`` that are not made yet (some may be at work).
 
     Raises
     ------
@@ -91,6 +92,7 @@ def encode(
         from hardneg.models.loading import open_encoder
         from hardneg.models.tokenizing import token_store
         from hardneg.process.hardware import best_precision
+        from hardneg.search.embeddings import missing_parts
         from hardneg.search.encoding import Encoding, encode_side
 
         source = source_at(model, **reading)
@@ -98,7 +100,8 @@ def encode(
         store = token_store(encoder, collection, folder, side, searching=True)
         made = encode_side(encoder, collection, store, place, side=side, encoding=encoding, shard=part)
     if made is None:
-        return {"embeddings": str(out), "complete": False}
+        missing = missing_parts(place, len(store), part[1])
+        return {"embeddings": str(out), "complete": False, "missing": missing}
     return {"embeddings": str(out), "complete": True, "vectors": made.n, "dim": made.dim, "digest": made.digest}
 
 

@@ -36,6 +36,8 @@ def cell(value: Any) -> str:
         return decimals(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(cell, value)) or "none"
     return str(value)
 
 

@@ -155,6 +155,13 @@ def encode_store(
     return Embeddings.open(path)
 
 
+def missing_parts(path: str | Path, rows: int, n: int) -> list[str]:
+    """The parts, as ``i/n``, of a store of ``rows`` rows that have shards to make, here or in another process."""
+    shards = plan_shards(Path(path), rows, rows_of_shard(rows))
+    waiting = [not is_published(shard.folder, SHARD_KIND) for shard in shards]
+    return [f"{i}/{n}" for i in range(n) if any(waiting[i::n])]
+
+
 def key_of(
     encoder: Encoder, tokens: Tokens, side: Side, *, budget: int, dtype: Dtype, shard_rows: int
 ) -> BuildKey:
