@@ -179,7 +179,7 @@ def settings_page() -> str:
         "",
         "Give a setting as `--set NAME=VALUE`, in a TOML file (`--config FILE`), or as a keyword in Python."
         " [Presets](presets.md) are named sets of values. `hardneg train RECIPE --dry-run` prints all values that"
-        " would be used.",
+        " would be used, and where those come from that are not the default.",
         "",
         "A setting marked † does not change results, so it may change when an experiment is resumed. All others"
         " decide the result. For settings of the model, `none` keeps what the model brings. *From* names papers.",

@@ -251,6 +251,7 @@ def test_a_plan_checks_and_writes_nothing(world, tmp_path):
     plan = hn.plan("ance-tele", collection, model, tmp_path / "exp", settings=settings)
     assert plan["settings"]["steps"] == 3
     assert [row["steps"] for row in plan["episodes"]] == [2, 3]
+    assert {plan["origins"][name] for name in SMALL} == {"as set"}
     assert not (tmp_path / "exp").exists()
     with pytest.raises(SettingsError, match="UNKNOWN_SPLIT"):
         hn.plan("ance-tele", collection, model, settings=settings, splits=hn.Splits(train="tain"))

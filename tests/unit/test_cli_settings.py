@@ -4,6 +4,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+import tomllib
 from importlib import resources
 from pathlib import Path
 
@@ -124,7 +125,31 @@ def test_the_options_arrive(hardneg, world, tmp_path):
     status, out, err = hardneg("train", "star", *where, *options, "--precision", "float32", "--dry-run")
     assert status == 0, err
     expected = ("learning_rate = 0.0003", "steps = 7", "queries_per_step = 4", "negatives_per_query = 3")
-    assert {*expected, "passage_length = 40", "seed = 5"} <= set(out.splitlines())
+    assert {f"{line}  # as set" for line in (*expected, "passage_length = 40", "seed = 5")} <= set(
+        out.splitlines()
+    )
+
+
+def test_a_dry_run_says_where_values_come_from(hardneg, world, tmp_path):
+    (tmp_path / "c.toml").write_text("scale = 30.0\n")
+    where = [
+        "--data",
+        world[0].path,
+        "--model",
+        world[1],
+        "--out",
+        tmp_path / "e",
+        "--config",
+        tmp_path / "c.toml",
+    ]
+    status, out, err = hardneg("train", "ance-tele", *where, "--preset", "demo", "--steps", 7, "--dry-run")
+    assert status == 0, err
+    told = dict(line.split(" = ", 1) for line in out.splitlines() if line[:1].isalpha())
+    assert told["scale"] == f"30.0  # {tmp_path / 'c.toml'}"
+    assert told["queries_per_step"] == "16  # preset demo"
+    assert told["steps"] == "7  # as set"
+    assert told["depth"] == "200"
+    assert tomllib.loads(out)["steps"] == 7  # comments are no part of the values
 
 
 @pytest.mark.parametrize(
@@ -198,7 +223,7 @@ def test_a_file_holds_data_model_and_out_too(hardneg, world, tmp_path):
     lines = [f"{name} = {json.dumps(str(value))}" for name, value in names.items()]
     (tmp_path / "c.toml").write_text("\n".join([*lines, "steps = 3"]))
     status, out, err = hardneg("train", "star", "--config", tmp_path / "c.toml", "--dry-run")
-    assert (status, "steps = 3" in out.splitlines()) == (0, True)
+    assert (status, f"steps = 3  # {tmp_path / 'c.toml'}" in out.splitlines()) == (0, True)
     assert "dev 'dev'" not in err
     status, _, err = hardneg(
         "train", "star", "--config", tmp_path / "c.toml", "--data", tmp_path / "x", "--dry-run"

@@ -51,6 +51,7 @@ def test_epochs_grow_with_what_is_left_for_training(world, timed, recipe):
     found = plan_of(world, recipe, minutes=3, max_steps=None)
     assert 0.97 * 13_200 < steps_of(found) <= 13_200
     assert found["settings"]["min_steps"] is None
+    assert found["origins"]["epochs"] == "to fit 3 minutes"
     if recipe == "ance-tele":  # its first episode keeps its share
         assert found["settings"]["first_epochs"] == pytest.approx(found["settings"]["epochs"], rel=0.01)
 

@@ -28,9 +28,27 @@ def planned(task: Task, *, measure: bool, devices: Devices = ALONE) -> dict[str,
 
     Returns
     -------
-    As :func:`~hardneg.api.train.plan` does.
+    As :func:`~hardneg.api.train.plan` does, without ``origins``.
     """
     return planner(task, devices=devices)(task.settings, measure=measure)
+
+
+def origins(task: Task, settings: TrainingSettings) -> dict[str, str]:
+    """Where the value of each setting of a task comes from, by name; those with their default are left out.
+
+    Parameters
+    ----------
+    settings : those that the task would use: its own, or those that fit into its minutes.
+    """
+    computed = "for these data" if task.minutes is None else f"to fit {task.minutes:g} minutes"
+    found = {}
+    for name, field in type(task.told).model_fields.items():
+        value = getattr(settings, name)
+        if value != getattr(task.told, name):
+            found[name] = computed
+        elif value != field.get_default(call_default_factory=True) or task.told.is_told(name):
+            found[name] = task.told.origin_of(name)
+    return found
 
 
 def planner(task: Task, *, devices: Devices = ALONE) -> Callable[..., dict[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Any
 from hardneg.api.diagnose import report_again, report_seeds, report_training
 from hardneg.api.inputs import Data, Place
 from hardneg.api.minutes import fitted
-from hardneg.api.planning import planned
+from hardneg.api.planning import origins, planned
 from hardneg.api.prepare import Task, prepare
 from hardneg.api.start import Start, be_role, open_start, role_jobs, say_start, with_ranker
 from hardneg.api.train_ranker import train_ranker
@@ -194,7 +194,8 @@ def plan(
 
     Returns
     -------
-    ``settings``; ``episodes``: for each ``episode``, ``queries``, ``steps`` and ``passages_per_query``; ``facts``.
+    ``settings``; ``origins``: where the values come from that are not the defaults; ``episodes``: for each
+    ``episode``, ``queries``, ``steps`` and ``passages_per_query``; ``facts``.
 
     Raises
     ------
@@ -209,4 +210,6 @@ def plan(
         fix = f"write {many.count + many.mining}, or take ance or ar2 with mode = async-fixed"
         raise SettingsError("BAD_DEVICES", what, fix)
     with timed_once():  # so that an estimate of the epochs that fit comes to the time that was asked for
-        return planned(fitted(task, devices=many), measure=estimate, devices=many)
+        fitting = fitted(task, devices=many)
+        found = planned(fitting, measure=estimate, devices=many)
+    return {"settings": found.pop("settings"), "origins": origins(task, fitting.settings), **found}

@@ -206,9 +206,11 @@ def pooled_values(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def settings_text(plan: Mapping[str, Any]) -> str:
-    """Settings as TOML, ready for ``--config``; the plan's episodes and facts follow as comments."""
-    settings = plan["settings"]
-    lines = [f"{name} = {toml(value)}" for name, value in settings.items() if value is not None]
+    """Settings as TOML, ready for ``--config``; origins, episodes and facts are comments."""
+    settings, comments = plan["settings"], {name: f"  # {told}" for name, told in plan["origins"].items()}
+    lines = [
+        f"{name} = {toml(value)}{comments.get(name, '')}" for name, value in settings.items() if value is not None
+    ]
     if left := [name for name, value in settings.items() if value is None]:
         lines.append(f"# not set: {', '.join(left)}")
     return "\n".join([*lines, "", *(f"# {line}" for line in plan_lines(plan))])
