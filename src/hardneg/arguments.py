@@ -30,7 +30,10 @@ WORDS = {str: "a string", Path: "a path", int: "an integer", float: "a number", 
 WORDS |= {type(None): "None", dict: "a mapping"}
 ELSEWHERE = {"top_k": "k", "topk": "k", "limit": "k", "metric": "measure", "metrics": "measures", "output": "out"}
 hints_of: Callable[[Any], Mapping[str, Any]] = functools.cache(typing.get_type_hints)  # slow to evaluate
-CALLED = {"prepare": "train"}  # a function that checks arguments -> the public function that users call
+CALLED = {
+    "prepare": "train",
+    "recipe_settings": "settings_of",
+}  # a function that checks arguments -> the public function that users call
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
@@ -179,7 +182,17 @@ def refusal(name: str, value: Any, hint: Any) -> SettingsError:
     what = f"{name} is {described(value)}"
     if isinstance(value, str) and Path in typing.get_args(hint):
         return SettingsError("BAD_SETTING", what, "give a path, of characters that a file system takes")
-    return SettingsError("BAD_SETTING", what, f"give {expected(hint)}")
+    return SettingsError("BAD_SETTING", what, f"give {expected(hint)}{way_to(value, hint)}")
+
+
+def way_to(value: Any, hint: Any) -> str:
+    """How to get what is expected from what was given, where that is known; else nothing."""
+    names = {getattr(one, "__name__", "") for one in typing.get_args(hint)}
+    if "Collection" in names and (isinstance(value, list) or hasattr(value, "columns")):
+        return "; hn.Collection.from_pairs makes one of rows in memory"
+    if type(value).__name__ == "NegativePool" and Path in typing.get_args(hint):
+        return ": the folder that hn.mine was given as out"
+    return ""
 
 
 def described(value: Any) -> str:

@@ -5,7 +5,7 @@ Queries and passages are int32 row numbers; string ids appear only where data ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -70,8 +70,29 @@ def take_spans(offsets: Int64, rows: NDArray[np.integer]) -> tuple[Int64, Int64]
     return index, new
 
 
-@dataclass(frozen=True, repr=False)
-class Run(Shown):
+class ArrayRecord:
+    """A base of records that hold arrays: two are equal if they have one class and equal values; NaN equals NaN.
+
+    A dataclass of it needs ``eq=False``, because the comparison that a dataclass makes is ambiguous for arrays.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        names = [one.name for one in fields(self)]  # type: ignore[arg-type]
+        return all(_equal(getattr(self, name), getattr(other, name)) for name in names)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return bool(np.array_equal(one, other, equal_nan=one.dtype.kind == "f" and other.dtype.kind == "f"))
+    return bool(one == other) if type(one) is type(other) else False
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Run(ArrayRecord, Shown):
     """Ranked result lists, ragged.
 
     The hits of ``query_rows[i]`` are ``offsets[i]:offsets[i + 1]``, best first.
@@ -133,8 +154,8 @@ class Run(Shown):
         )
 
 
-@dataclass(frozen=True)
-class Qrels:
+@dataclass(frozen=True, eq=False)
+class Qrels(ArrayRecord):
     """Relevance judgements, ragged by query; ``query_rows`` ascending.
 
     The positives of a query keep the order of their source, because some recipes train on the first one only.
@@ -161,8 +182,8 @@ class Qrels:
         return Positives(self.query_rows, offsets_of(lengths), self.passage_rows[keep])
 
 
-@dataclass(frozen=True)
-class Positives:
+@dataclass(frozen=True, eq=False)
+class Positives(ArrayRecord):
     """D+(q): all judged-relevant passages of every query, ragged."""
 
     query_rows: Int32  # [Q]
@@ -191,8 +212,8 @@ class Positives:
         return self.passage_rows[self.offsets[:-1]]
 
 
-@dataclass(frozen=True)
-class TokenBatch:
+@dataclass(frozen=True, eq=False)
+class TokenBatch(ArrayRecord):
     """Sequences of token ids, flat and without padding; special tokens are included."""
 
     ids: Int32  # [T]

@@ -294,6 +294,14 @@ def cases(world, new):
     }
 
 
+def test_what_can_be_made_of_a_wrong_argument_is_said(world, tmp_path):
+    with pytest.raises(SettingsError, match=r"from_pairs makes one of rows in memory"):
+        hn.train("star", [{"anchor": "a", "positive": "b"}], world.model, tmp_path / "e")
+    with pytest.raises(SettingsError, match=r"the folder that hn\.mine was given as out"):
+        hn.inspect(world.pool, world.collection)
+    assert hn.pool_stats(world.root / "pool") == hn.pool_stats(world.pool)
+
+
 def test_every_public_name_is_tried(world, tmp_path):
     assert set(cases(world, tmp_path)) == set(hn.__all__) - NOT_CALLED
 

@@ -170,6 +170,18 @@ def test_a_collection_by_hand(tmp_path):
     assert Collection.open(c.path).digest == c.digest
 
 
+def test_grades_by_ids_are_those_of_the_judgements(tmp_path):
+    c = made(tmp_path)
+    for split in c.splits:
+        qrels, slow = c.qrels(split), {}
+        for i, row in enumerate(qrels.query_rows.tolist()):
+            span = slice(qrels.offsets[i], qrels.offsets[i + 1])
+            ids = [c.passage_ids.take(np.array([p]))[0] for p in qrels.passage_rows[span].tolist()]
+            slow[c.query_ids.take(np.array([row]))[0]] = dict(zip(ids, qrels.grades[span].tolist(), strict=True))
+        assert c.grades(split) == slow
+    assert sum(map(len, c.grades("train").values())) == len(c.qrels("train").passage_rows) > 0
+
+
 def test_arrays_have_the_records_types(tmp_path):
     qrels = made(tmp_path).qrels("train")
     kinds = [a.dtype for a in (qrels.query_rows, qrels.offsets, qrels.passage_rows, qrels.grades)]

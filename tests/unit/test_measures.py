@@ -326,6 +326,12 @@ def test_names_parse_to_one_spelling(text, expected):
     assert Measure.parse(expected) == Measure.parse(text)
 
 
+def test_measures_of_ir_measures_are_taken_as_they_are():
+    theirs = pytest.importorskip("ir_measures")
+    given = [theirs.RR @ 10, theirs.AP(rel=2) @ 100, "P@5"]
+    assert list(map(str, parse_measures(given))) == ["RR@10", "AP(rel=2)@100", "P@5"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -233,6 +233,22 @@ def test_a_token_batch_takes_sequences():
     assert len(batch.take(np.array([], np.int64))) == 0
 
 
+def test_records_of_arrays_compare_by_value():
+    one, same = (Positives(np.array([3], np.int32), np.array([0, 1]), np.array([7], np.int32)) for _ in range(2))
+    assert one == same
+    assert one != Positives(one.query_rows, one.offsets, np.array([8], np.int32))
+    assert one != Positives(one.query_rows, one.offsets, np.array([7, 8], np.int32))
+    assert one != "something else"
+    assert one != Qrels(one.query_rows, one.offsets, one.passage_rows, np.array([1], np.int32))
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(one)
+    runs = [
+        Run(one.query_rows, one.offsets, one.passage_rows, np.array([x], np.float32)) for x in (np.nan, np.nan, 1)
+    ]
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2]
+
+
 def test_records_are_immutable():
     qrels = random_qrels()
     for record in (

@@ -48,7 +48,7 @@ def evaluate(
     split: str = "test",
     qrels: AnyQrels | None = None,
     judgements: Place | None = None,
-    measures: str | Sequence[str] = "RR@10 nDCG@10 R@100 R@1000",
+    measures: str | Sequence[Any] = "RR@10 nDCG@10 R@100 R@1000",
     per_query: Place | None = None,
     cache: Place | None = None,
 ) -> Evaluated:
@@ -218,7 +218,7 @@ def compare(
     data: Data | None = None,
     split: str = "test",
     qrels: AnyQrels | None = None,
-    measures: str | Sequence[str] = "RR@10 nDCG@10",
+    measures: str | Sequence[Any] = "RR@10 nDCG@10",
     seed: int = 0,
     per_query: Place | None = None,
     cache: Place | None = None,

@@ -25,8 +25,9 @@ from hardneg.storage.manifest import read_manifest
 
 
 @checked
-def pool_stats(pool: NegativePool) -> dict[str, Any]:
-    """Counts that describe a pool, and in ``per_query`` its realised mix."""
+def pool_stats(pool: NegativePool | Place) -> dict[str, Any]:
+    """Counts that describe a pool, open or in its folder, and in ``per_query`` its realised mix."""
+    pool = pool if isinstance(pool, NegativePool) else load_pool(pool)
     return {**stats(pool), "per_query": realized(pool)}
 
 

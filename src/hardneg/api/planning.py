@@ -28,7 +28,7 @@ def planned(task: Task, *, measure: bool, devices: Devices = ALONE) -> dict[str,
 
     Returns
     -------
-    As :func:`~hardneg.api.train.plan` does, without ``origins``.
+    As :func:`~hardneg.api.recipes.plan` does, without ``origins``.
     """
     return planner(task, devices=devices)(task.settings, measure=measure)
 

@@ -253,7 +253,7 @@ def prepare(
         parts,
         splits,
         source,
-        place,
+        None if place is None else place.absolute(),  # the caller may change its working directory meanwhile
         count,
         given,
         stores,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hardneg.api import train as training
@@ -28,10 +29,38 @@ def recipe_named(name: str) -> Recipe:
 
 
 @checked
-def settings_of(recipe: str, *layers: Any, **values: Any) -> TrainingSettings:
-    """The settings of a recipe by its name; see :func:`~hardneg.api.settings.recipe_settings`."""
-    settings: TrainingSettings = recipe_settings(recipe_named(recipe), *layers, **values)
-    return settings
+def settings_of(
+    recipe: str,
+    preset: str | None = None,
+    config: Place | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    settings: TrainingSettings | None = None,
+    usual: Mapping[str, Any] | None = None,
+    device: str | None = None,
+    out: Place | None = None,
+    **values: Any,
+) -> Any:
+    """The settings of a recipe: its defaults, changed by what is given; later ones win.
+
+    Parameters
+    ----------
+    recipe : such as ``ance-tele``.
+    preset : the name of one of the recipe's presets.
+    config : a TOML file of settings.
+    settings : settings of the recipe that were made before.
+    usual : values of the options that all recipes share, by name, such as ``{"lr": 3e-5}``.
+    overrides : texts such as ``steps=100``, as ``--set`` takes them.
+    values : settings by name, such as ``steps=100``.
+    device, out : they decide the default of ``precision``: that of the experiment that was begun at ``out``, else
+        the best of the device.
+
+    Raises
+    ------
+    SettingsError : a setting is unknown or wrong (:class:`~hardneg.errors.Faults`: all that are).
+    """
+    given: dict[str, Any] = {"settings": settings, "usual": usual, "device": device, "out": out}
+    return recipe_settings(recipe_named(recipe), preset, config, overrides, **given, **values)
 
 
 @checked
@@ -45,7 +74,27 @@ def plan(
     devices: str | int = 1,
     **options: Any,
 ) -> dict[str, Any]:
-    """What a recipe would do with the arguments of :func:`train`; see :func:`~hardneg.api.train.plan`."""
+    """What a recipe would do with the arguments of :func:`train`; everything is checked, and nothing is trained.
+
+    One check is left to training: the comparison of an index's texts, because tokenising them may take long.
+
+    Parameters
+    ----------
+    recipe, data, model, out, options : as for :func:`train`; ``out`` may be left out.
+    estimate : also how long it would take here, and how much memory, timed on a sample.
+    devices : the estimate is for so many devices like this one: 8; ``2x8`` for eight on each of two machines;
+        ``6+2`` for six that train and two that mine (``ance`` and ``ar2`` in their asynchronous modes); ``@25``
+        after any of these says that a device sends 25 GB a second to another one.
+
+    Returns
+    -------
+    ``settings``; ``origins``: where the values come from that are not the defaults; ``episodes``: for each
+    ``episode``, ``queries``, ``steps`` and ``passages_per_query``; ``facts``; with ``estimate``, ``seconds`` too.
+
+    Raises
+    ------
+    As :func:`train`.
+    """
     with kept_draws():
         return training.plan(recipe_named(recipe), data, model, out, estimate=estimate, devices=devices, **options)
 

@@ -180,27 +180,7 @@ def plan(
     devices: str | int = 1,
     **options: Any,
 ) -> dict[str, Any]:
-    """Check everything that training needs, and say what it would do; nothing is trained.
-
-    One check is left to training: the comparison of an index's texts, because tokenising them may take long.
-
-    Parameters
-    ----------
-    estimate : also how long it would take here, and how much memory, timed on a sample.
-    devices : the estimate is for so many devices like this one: 8; ``2x8`` for eight on each of two machines;
-        ``6+2`` for six that train and two that mine (``ance`` and ``ar2`` in their asynchronous modes); ``@25``
-        after any of these says that a device sends 25 GB a second to another one.
-    options : the arguments of training, as :func:`prepare` describes them.
-
-    Returns
-    -------
-    ``settings``; ``origins``: where the values come from that are not the defaults; ``episodes``: for each
-    ``episode``, ``queries``, ``steps`` and ``passages_per_query``; ``facts``.
-
-    Raises
-    ------
-    As :func:`~hardneg.api.recipes.train`.
-    """
+    """Check everything that training needs, and say what it would do; see :func:`hardneg.api.recipes.plan`."""
     many = parse_devices(str(devices))
     if many != ALONE and not estimate:
         raise SettingsError("USAGE", f"devices = {devices} without an estimate", "ask for one, too: --estimate")

@@ -189,7 +189,7 @@ class Collection(Shown):
         ----------
         rows : a list of mappings from columns to texts, a ``Dataset``, or a table of pandas or polars, which are
             those of train; or these by split (``train``, ``dev`` or ``validation``, ``test``), such as a
-            ``DatasetDict``.
+            ``DatasetDict``. A positive that is None or NaN means that the query has none.
         language, to, allow_empty, on_duplicate : as of :meth:`from_lists`.
 
         Raises
@@ -256,6 +256,20 @@ class Collection(Shown):
             raise replaced(self.path)
         parts = (load_array(self.path / QRELS.format(split=split, part=part)) for part in QRELS_PARTS)
         return Qrels(*(np.asarray(part) for part in parts))
+
+    def grades(self, split: str) -> dict[str, dict[str, int]]:
+        """The judgements of a split by ids, as pytrec_eval and ``evaluate(qrels=...)`` take them.
+
+        Returns
+        -------
+        Query id -> passage id -> grade; a query without judgements has an empty mapping.
+        """
+        qrels = self.qrels(split)
+        passages, grades = self.passage_ids.take(qrels.passage_rows), qrels.grades.tolist()
+        pairs = [*zip(passages, grades, strict=True)]
+        borders = qrels.offsets.tolist()
+        queries = self.query_ids.take(qrels.query_rows)
+        return {one: dict(pairs[a:b]) for one, a, b in zip(queries, borders, borders[1:], strict=False)}
 
 
 def reopened(path: str, digest: str) -> Collection:

@@ -99,14 +99,14 @@ def _nearest(text: str) -> str:
     return f"did you mean {_ALIASES[near[0]]}@{cutoff[0] if cutoff else 10}?" if near else f"there are {names}"
 
 
-def parse_measures(given: str | Sequence[str]) -> tuple[Measure, ...]:
-    """Distinct measures from a text, separated by blanks or commas, or from a list of texts.
+def parse_measures(given: str | Sequence[Any]) -> tuple[Measure, ...]:
+    """Distinct measures from a text, separated by blanks or commas, or from a list of texts or ir_measures' own.
 
     Raises
     ------
     SettingsError : a measure is wrong, or none is named (:class:`~hardneg.errors.Faults` if several are wrong).
     """
-    text = given if isinstance(given, str) else " ".join(given)
+    text = given if isinstance(given, str) else " ".join(map(str, given))
     measures, faults = [], []
     for word in re.split(r"[\s,]+", text.strip()):
         try:

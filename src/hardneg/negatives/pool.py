@@ -19,7 +19,18 @@ from numpy.typing import NDArray
 
 from hardneg.arguments import checked
 from hardneg.errors import ArtifactError
-from hardneg.records import Float32, Int32, Int64, Positives, distinct, offsets_of, owners, spans, take_spans
+from hardneg.records import (
+    ArrayRecord,
+    Float32,
+    Int32,
+    Int64,
+    Positives,
+    distinct,
+    offsets_of,
+    owners,
+    spans,
+    take_spans,
+)
 from hardneg.shown import Shown, counted
 from hardneg.storage import artifacts
 
@@ -52,8 +63,8 @@ DTYPES: Mapping[str, type[np.generic]] = {
 }
 
 
-@dataclass(frozen=True, repr=False)
-class NegativePool(Shown):
+@dataclass(frozen=True, repr=False, eq=False)
+class NegativePool(ArrayRecord, Shown):
     """The negatives of every query, ragged; the entries of query i are ``offsets[i]:offsets[i + 1]``.
 
     Order inside a query: a sampled source keeps the order of its lists (ascending rank, list by list when a
