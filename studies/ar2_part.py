@@ -16,7 +16,7 @@ from harness import called
 
 from hardneg.api.inputs import collection_of
 from hardneg.data.collection import Collection
-from hardneg.data.training_data import choose_splits
+from hardneg.data.training_data import DevDraw, choose_splits
 from hardneg.storage.artifacts import is_published
 
 SEED = 0  # of all draws
@@ -78,7 +78,7 @@ def part_of(data: str, size: Size, folder: Path) -> str:
 
 def splits_of(whole: Collection, size: Size) -> dict[str, Judged]:
     """The judgements of the drawn queries of train, dev and test."""
-    parts = choose_splits(whole, seed=SEED)
+    parts = choose_splits(whole, draw=DevDraw(SEED))
     wanted = {"train": (parts.train, size.queries), "dev": (parts.dev, size.dev), "test": (parts.test, size.test)}
     return {
         name: drawn(judgements(whole, part), count) for name, (part, count) in wanted.items() if part is not None

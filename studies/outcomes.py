@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from hardneg.api.inputs import collection_of
 from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import read_runs
-from hardneg.data.training_data import choose_splits, labelled
+from hardneg.data.training_data import DevDraw, choose_splits, labelled
 from hardneg.diagnostics.forgetting import reciprocal_ranks
 from hardneg.evaluation.answers import evaluate_with_answers
 from hardneg.evaluation.measures import parse_measures
@@ -295,7 +295,7 @@ def changes_of(source: Source, folder: Path, forgetting: Sequence[Mapping[str, A
     if not found or not all(found):
         return []
     settings = json.loads((folder / "settings.json").read_text())["settings"]
-    data = labelled(choose_splits(source.collection, seed=settings["seed"]), settings)
+    data = labelled(choose_splits(source.collection, draw=DevDraw(settings["seed"])), settings)
     contains = answers_of(data, source.cache)
     ranks = [reciprocal_ranks(runs[0], relevant(runs[0], data, contains)) for runs in found]
     order = np.argsort(source.collection.query_ids.take(data.train.query_rows))

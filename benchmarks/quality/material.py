@@ -46,9 +46,9 @@ def collection_folder(data: str, size: str, seed: int, folder: Path, dev: int = 
 
 def splits_of(whole: Any, size: str, seed: int, queries: int = DEV) -> dict[str, dict[str, dict[str, int]]]:
     """Judgements by split and query: train cut to a size, dev cut to ``queries`` queries, test whole."""
-    from hardneg.data.training_data import choose_splits
+    from hardneg.data.training_data import DevDraw, choose_splits
 
-    parts = choose_splits(whole, seed=SPLITS_SEED)
+    parts = choose_splits(whole, draw=DevDraw(SPLITS_SEED))
     assert parts.dev is not None
     assert parts.test is not None
     train, dev, test = (judged(whole, part) for part in (parts.train, parts.dev, parts.test))

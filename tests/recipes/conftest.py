@@ -9,6 +9,7 @@ import pytest
 from executed import Executed, watched
 
 import hardneg as hn
+from hardneg.data.training_data import DevDraw
 from hardneg.experiment.folder import Experiment
 from hardneg.models.loading import load_encoder
 from hardneg.models.source import ModelSource
@@ -63,7 +64,7 @@ def train_only(world, tmp_path_factory):
         settings = ance_tele.AnceTele(**(SETTINGS | {"store_dtype": "float32"} | changes))
         overrides = {name: changes[name] for name in ("pooling", "normalize", "scale") if name in changes}
         base = load_encoder(world.calm, passage_model, **overrides)
-        data = settings.data_of(world.collection, hn.Splits(dev="none", test="none"), seed=0)
+        data = settings.data_of(world.collection, hn.Splits(dev="none", test="none"), draw=DevDraw())
         path = tmp_path_factory.mktemp("experiment")
         with watched() as batches:
             training = TrainingRun(settings, data, Experiment(path, cache))
@@ -88,7 +89,7 @@ def run_states(world, tmp_path_factory):
     def run(recipe, *, path=None, base=None, given=None, index_folder=None, ranker=None, frozen=None, **changes):
         settings = recipe.settings(**(COMMON | changes))
         base = base or load_encoder(world.calm)
-        data = settings.data_of(world.collection, hn.Splits(dev="none", test="none"), seed=0)
+        data = settings.data_of(world.collection, hn.Splits(dev="none", test="none"), draw=DevDraw())
         experiment = Experiment(path or tmp_path_factory.mktemp("experiment"), cache)
         names = []
         with watched() as batches:

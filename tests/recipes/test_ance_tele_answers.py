@@ -13,7 +13,7 @@ from reference_tele import SlowEncoder, SlowTele
 
 import hardneg as hn
 from hardneg.api.diagnose import opened_at
-from hardneg.data.training_data import Labels, choose_splits
+from hardneg.data.training_data import DevDraw, Labels, choose_splits
 from hardneg.diagnostics.sampled_vectors import load_sample
 from hardneg.errors import Faults
 from hardneg.evaluation.matching import contains
@@ -209,7 +209,7 @@ def run_recipe(qa, tmp_path_factory):
 
     def run(**changes):
         settings = ance_tele.AnceTele(**(QA | {"episodes": 1, "steps": 1} | changes))
-        data = settings.data_of(qa.collection, hn.Splits(dev="none", test="none"), seed=0)
+        data = settings.data_of(qa.collection, hn.Splits(dev="none", test="none"), draw=DevDraw())
         path = tmp_path_factory.mktemp("experiment")
         with watched() as batches:
             base = partial(load_encoder, qa.model)

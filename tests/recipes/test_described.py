@@ -143,13 +143,13 @@ def test_the_settings_name_splits_and_model(tele, world):
 
 
 def test_queries_that_are_held_out_are_the_same_again(world, tmp_path):
-    from hardneg.data.training_data import choose_splits, open_splits
+    from hardneg.data.training_data import DevDraw, choose_splits, open_splits
 
     passages = [(f"p{i}", f"text {i}") for i in range(30)]
     queries = {f"q{i}": f"text {i}" for i in range(30)}
     collection = hn.Collection.from_lists(passages, queries, {"train": {f"q{i}": [f"p{i}"] for i in range(30)}})
     for seed in (0, 3):
-        chosen = choose_splits(collection, seed=seed)
+        chosen = choose_splits(collection, draw=DevDraw(seed))
         assert chosen.names.held_out == 3
         again = open_splits(collection, chosen.names)
         assert again.digest == chosen.digest

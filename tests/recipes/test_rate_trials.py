@@ -391,9 +391,9 @@ def test_the_estimate_counts_trials(world):
 
 def world_data(world):
     from hardneg.api.inputs import collection_of
-    from hardneg.data.training_data import choose_splits
+    from hardneg.data.training_data import DevDraw, choose_splits
 
-    return choose_splits(collection_of(world.collection), train="train", dev="dev", test="test", seed=1)
+    return choose_splits(collection_of(world.collection), train="train", dev="dev", test="test", draw=DevDraw(1))
 
 
 def test_the_record_names_what_it_was_made_from(train):

@@ -174,7 +174,8 @@ def test_changed_result_settings_are_refused_with_the_keys_that_differ(tmp_path)
     assert code == "SETTINGS_CHANGED"
     assert line == (
         f"{tmp_path / 'exp'}: SETTINGS_CHANGED: this experiment was started with other settings:"
-        ' alpha: 0.5 -> 0.3; extra: [] -> ["bm25"]; use the old settings, or give a new folder'
+        ' alpha: 0.5 -> 0.3; extra: [] -> ["bm25"];'
+        " use the old settings (--set alpha=0.5 --set 'extra=[]'), or give a new folder"
     )
 
 
@@ -202,7 +203,7 @@ def test_a_setting_that_an_older_version_did_not_have_is_no_difference_where_it_
     start(tmp_path / "exp").finish({})
     assert start(tmp_path / "exp", Later()).results == {}
     code, line = refused(tmp_path / "exp", Later(top=3))
-    assert (code, "top: none -> 3; use the old settings, or" in line) == ("SETTINGS_CHANGED", True)
+    assert (code, "top: none -> 3; use the old settings (--set top=none)" in line) == ("SETTINGS_CHANGED", True)
     assert start(tmp_path / "exp").results == {}  # nor where it was off and is gone
     start(tmp_path / "old")
     code, line = refused(tmp_path / "old", Other())

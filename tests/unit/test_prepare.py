@@ -13,6 +13,7 @@ from hardneg.api.recipes import RECIPES
 from hardneg.api.settings import begun_at, recipe_settings
 from hardneg.config import read_presets
 from hardneg.data.collection import Collection
+from hardneg.data.training_data import DevDraw
 from hardneg.errors import ArtifactError, HardnegError, SettingsError
 from hardneg.experiment.folder import write_settings
 from hardneg.process.progress import showing
@@ -252,7 +253,7 @@ def test_training_on_holds_out_the_same_queries_and_says_when_their_order_repeat
             task = preparing.prepare(RECIPES[recipe], data, model, None, seed=seed, **common, **more)
         repeats = [line for line in caplog.messages if "in the same order again" in line]
         assert ("dev is held out with seed = 5, as before" in caplog.text) == (seed != 5)
-        assert task.split_seed == 5
+        assert task.draw.seed == 5
         return [*task.data.dev.query_rows], repeats
 
     dev, told = planned("warmup", first, 5)
@@ -289,16 +290,20 @@ def test_training_on_holds_out_the_same_queries_and_says_when_their_order_repeat
         (tmp_path / old).mkdir(parents=True)
         write_settings(tmp_path / old, record)
         out = tmp_path / old.partition("/")[0]
-        assert preparing.prepare(RECIPES["star"], data, first, out, seed=6, seeds=seeds, **common).split_seed == 9
-    assert preparing.prepare(RECIPES["star"], data, first, None, **common).whole_texts
-    by_id = {name: value for name, value in record["splits"].items() if name != "whole_texts"}
+        assert preparing.prepare(RECIPES["star"], data, first, out, seed=6, seeds=seeds, **common).draw.seed == 9
+    assert preparing.prepare(RECIPES["star"], data, first, None, **common).draw.whole_texts
+    by_id = {name: value for name, value in record["splits"].items() if name not in ("measurable", "whole_texts")}
     (tmp_path / "by-id").mkdir()
-    write_settings(tmp_path / "by-id", record | {"splits": by_id})  # queries with one text were not kept together
-    assert not preparing.prepare(RECIPES["star"], data, first, tmp_path / "by-id", **common).whole_texts
+    write_settings(tmp_path / "by-id", record | {"splits": by_id})  # as an older version held out queries
+    on = preparing.prepare(RECIPES["star"], data, first, tmp_path / "by-id", **common)
+    assert on.draw == DevDraw(9, measurable=False, whole_texts=False)
+    with monkeypatch.context() as patched:  # it trained the model: no query that it learnt from is in dev
+        patched.setattr(preparing, "trained_by", lambda model: begun_at(tmp_path / "by-id"))
+        assert preparing.prepare(RECIPES["star"], data, first, None, **common).draw == on.draw
     # Of other data the model has seen nothing. A dev that grows has queries that the model learnt from.
     (tmp_path / "more.csv").write_text(data.read_text() + "\nwhat is new,this is new")
     more = preparing.prepare(RECIPES["star"], tmp_path / "more.csv", first, None, seed=6, **common)
-    assert more.split_seed == 6
+    assert more.draw.seed == 6
     caplog.clear()
     preparing.prepare(RECIPES["star"], data, first, None, seed=5, dev_queries=2, **common)
     assert not caplog.records
@@ -313,7 +318,7 @@ def test_training_on_holds_out_the_same_queries_and_says_when_their_order_repeat
         in caplog.text
     )
     other = preparing.prepare(RECIPES["warmup"], data, model, None, seed=6, **common)
-    assert other.split_seed == 6
+    assert other.draw.seed == 6
     assert [*other.data.dev.query_rows] != dev  # so another seed would have measured what was trained on
 
 

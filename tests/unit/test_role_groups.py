@@ -118,7 +118,7 @@ def test_a_command_and_a_function_take_them(hardneg, tmp_path, monkeypatch):
 
 
 def job(device="cpu", **told):
-    empty = {"settings": {}, "splits": {}, "inputs": {}, "cache": None, "split_seed": 0, "supervised": True}
+    empty = {"settings": {}, "splits": {}, "inputs": {}, "cache": None, "draw": {}, "supervised": True}
     return Job("ance", "", "exp", "data", {"device": device, "allow_code": []}, **empty | told)
 
 

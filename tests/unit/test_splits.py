@@ -8,7 +8,7 @@ import pytest
 import hardneg as hn
 from hardneg.data.collection import Collection
 from hardneg.data.importing import import_collection
-from hardneg.data.training_data import ChosenSplits, choose_splits, named_split, open_splits
+from hardneg.data.training_data import ChosenSplits, DevDraw, choose_splits, named_split, open_splits
 from hardneg.errors import HardnegError, InputError, SettingsError
 from worlds.tiny_world import SETTINGS, one_thread, tiny_collection, tiny_model  # noqa: F401
 
@@ -29,12 +29,12 @@ def collection(to, judged, answers=None):
 
 def test_dev_queries_are_drawn_by_their_ids_from_those_that_can_be_measured(tmp_path):
     data = collection(tmp_path / "c", {"train": True, "dev": True})
-    chosen = choose_splits(data, dev_queries=6, seed=1)
+    chosen = choose_splits(data, dev_queries=6, draw=DevDraw(1))
     assert "dev 'dev' (6 of 20, drawn)" in chosen.chosen
     rows = chosen.dev.query_rows.tolist()
     assert len(rows) == 6
     assert rows == sorted(rows)
-    assert choose_splits(data, dev_queries=6, seed=2).dev.query_rows.tolist() == rows, "for every seed"
+    assert choose_splits(data, dev_queries=6, draw=DevDraw(2)).dev.query_rows.tolist() == rows, "for every seed"
     assert {*rows} < {*choose_splits(data, dev_queries=9).dev.query_rows.tolist()}
     assert open_splits(data, chosen.names).dev.query_rows.tolist() == rows
     assert open_splits(data, chosen.names).digest == chosen.digest != choose_splits(data).digest
@@ -317,10 +317,10 @@ def test_only_queries_that_can_be_measured_are_held_out(tmp_path):
     qrels = {"train": {f"q{i}": {f"p{i}": 1} if i % 7 == 0 else {} for i in range(40)}}
     data = Collection.from_lists(PASSAGES, queries, qrels, to=tmp_path / "c")
     for seed in range(6):
-        dev = choose_splits(data, seed=seed, dev_queries=3).dev
+        dev = choose_splits(data, draw=DevDraw(seed), dev_queries=3).dev
         assert len(dev) == 1
         assert (dev.grades > 0).any()
-        names = choose_splits(data, seed=seed, dev_queries=3).names
+        names = choose_splits(data, draw=DevDraw(seed), dev_queries=3).names
         assert len(open_splits(data, names).dev) == 1
         before = open_splits(data, replace(names, measurable=False)).dev  # as an older version drew it
         assert len(before) == 3
@@ -346,13 +346,13 @@ def test_no_text_is_both_trained_on_and_held_out(tmp_path, caplog):
         PASSAGES, queries, {"train": {f"q{i}": {"p0": 1} for i in range(60)}}, to=tmp_path / "c"
     )
     for seed in range(5):
-        chosen = choose_splits(data, seed=seed)
+        chosen = choose_splits(data, draw=DevDraw(seed))
         parts = [set(data.query_texts.take(one.query_rows)) for one in (chosen.train, chosen.dev)]
         assert not parts[0] & parts[1]
         opened = open_splits(data, chosen.names)
         assert opened.digest == chosen.digest
         assert chosen.names.whole_texts
-        before = choose_splits(data, seed=seed, whole_texts=False)  # as an older version drew it
+        before = choose_splits(data, draw=DevDraw(seed, whole_texts=False))  # as an older version drew it
         assert before.digest == open_splits(data, replace(chosen.names, whole_texts=False)).digest
         assert not before.names.whole_texts
     assert "the text of" not in caplog.text

@@ -24,7 +24,7 @@ from hardneg.api.inputs import (
     source_at,
 )
 from hardneg.api.settings import (
-    holding_seed,
+    dev_draw,
     in_another_order,
     note_replaced,
     recipe_settings,
@@ -34,7 +34,7 @@ from hardneg.api.settings import (
 from hardneg.arguments import checked
 from hardneg.config import read_value
 from hardneg.data.collection import Collection
-from hardneg.data.training_data import DEFAULT_SPLITS, NONE, Splits, TrainingData
+from hardneg.data.training_data import DEFAULT_SPLITS, NONE, DevDraw, Splits, TrainingData
 from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.evaluation.answers import check_answers
 from hardneg.experiment.layout import BEFORE_SETTINGS, Layout
@@ -98,8 +98,7 @@ class Task:
     groups: Mapping[str, int]  # processes of each role; empty: one each
     retriever: str | None
     observers: tuple[Told | None, Told | None]  # of steps, and of states
-    split_seed: int  # every seed holds out the same queries
-    whole_texts: bool  # those with the same text together
+    draw: DevDraw  # every seed holds out the same queries
     told: TrainingSettings  # as they were given
     minutes: float | None = None  # how long it may take, if that decides the epochs
 
@@ -237,13 +236,13 @@ def prepare(
         note_given(data, collection)
     before = trained_by(model)
     same_data = {"collection": collection.digest, "train": splits.train}
-    split_seed, whole_texts = holding_seed(place, before, chosen.seed, **same_data)
-    parts = amended_by(open_splits(chosen, collection, splits, split_seed, whole_texts), judgements)
+    draw = dev_draw(place, before, chosen.seed, **same_data)
+    parts = amended_by(open_splits(chosen, collection, splits, draw), judgements)
     chosen = in_another_order(recipe.name, chosen, before, parts, seeds=count, out=place)
     given_settings, chosen = chosen, chosen.for_data(len(parts.train))
     if minutes is None:
         note_replaced(given_settings, chosen)
-    warn_of_more_held_out(before, parts, split_seed)
+    warn_of_more_held_out(before, parts, draw.seed)
     given = open_given(recipe, chosen, parts.collection, path_of(negatives), path_of(index_folder))
     check_given(given.pool, parts, path_of(negatives))
     warn_of_bounds(chosen, path_of(negatives))
@@ -261,8 +260,7 @@ def prepare(
         groups,
         None if retriever is None else str(retriever),
         (on_step, on_state),
-        split_seed,
-        whole_texts,
+        draw,
         given_settings,
         minutes,
     )
@@ -296,24 +294,22 @@ def path_of(place: Place | None) -> Path | None:
     return None if place is None else Path(place)
 
 
-def open_splits(
-    settings: TrainingSettings, collection: Collection, splits: Splits, seed: int, whole_texts: bool
-) -> TrainingData:
+def open_splits(settings: TrainingSettings, collection: Collection, splits: Splits, draw: DevDraw) -> TrainingData:
     """The training, dev and test data, labelled; raises if they lack what the settings measure by.
 
     Parameters
     ----------
-    seed, whole_texts : how the queries to hold out as dev are drawn.
+    draw : how queries are held out as dev, if there is no dev split.
     """
     check_answers(settings.judging, collection)
     if collection.n_passages < 2:
         what = "the collection has a single passage, so no query has a negative"
         raise InputError("NO_NEGATIVES", what, "give the texts that answer other questions, too")
-    data = settings.data_of(collection, splits, seed=seed, whole_texts=whole_texts)
+    data = settings.data_of(collection, splits, draw=draw)
     settings.check_dev(data.dev is not None)
     note(data.chosen)
-    if data.held_out and seed != settings.seed:
-        say(f"dev is held out with seed = {seed}, as before: the model learnt from the other queries")
+    if data.held_out and draw.seed != settings.seed:
+        say(f"dev is held out with seed = {draw.seed}, as before: the model learnt from the other queries")
     return data
 
 

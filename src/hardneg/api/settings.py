@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_args
 from hardneg.api.inputs import Place
 from hardneg.arguments import checked
 from hardneg.config import PRESET, build, read_overrides, read_preset, split_config
-from hardneg.data.training_data import ChosenSplits, TrainingData
+from hardneg.data.training_data import ChosenSplits, DevDraw, TrainingData
 from hardneg.errors import Faults, HardnegError, SettingsError
 from hardneg.experiment.folder import read_settings
 from hardneg.experiment.layout import Layout
@@ -238,14 +238,10 @@ def begun_at(place: Path) -> Begun | None:
         return None
 
 
-def holding_seed(
-    out: Path | None, before: Begun | None, seed: int, *, collection: str, train: str
-) -> tuple[int, bool]:
-    """The seed that draws the queries to hold out, and whether it draws whole texts.
+def dev_draw(out: Path | None, before: Begun | None, seed: int, *, collection: str, train: str) -> DevDraw:
+    """The draw of the queries to hold out: that of an experiment that goes on, or of the one before.
 
-    They are those of an experiment that goes on, or of the one before.
-
-    With another seed than that of the experiment that trained the model on these data, dev would have queries that
+    With another draw than that of the experiment that trained the model on these data, dev would have queries that
     the model learnt from.
 
     Parameters
@@ -258,8 +254,8 @@ def holding_seed(
     same = before is not None and (before.collection, before.splits.train) == (collection, train)
     for one in (*begun[:1], *([before] if before and same else [])):
         if one.splits.held_out:
-            return one.splits.seed, one.splits.whole_texts
-    return seed, True
+            return one.splits.draw
+    return DevDraw(seed)
 
 
 def warn_of_more_held_out(before: Begun | None, data: TrainingData, seed: int) -> None:

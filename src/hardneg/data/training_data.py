@@ -72,6 +72,24 @@ BY_QRELS = Labels()
 
 
 @dataclass(frozen=True)
+class DevDraw:
+    """The way in which training queries are held out as dev, where there is no dev split.
+
+    An experiment that was begun by an earlier version goes on with the way of that version.
+
+    Attributes
+    ----------
+    seed : the seed of the draw.
+    measurable : only queries that can be measured are held out.
+    whole_texts : queries with the same text are held out together.
+    """
+
+    seed: int = 0
+    measurable: bool = True
+    whole_texts: bool = True
+
+
+@dataclass(frozen=True)
 class ChosenSplits:
     """The names and the draw of the chosen splits, from which the same splits can be opened again.
 
@@ -79,10 +97,8 @@ class ChosenSplits:
     ----------
     train, dev, test : names; None: there is none, or dev is held out.
     held_out : training queries that are dev's instead; 0: none.
-    seed : the seed by which these were drawn.
+    seed, measurable, whole_texts : how these were drawn, see :class:`DevDraw`; older records lack the last two.
     dev_queries : dev has at most so many queries; None: all.
-    measurable : whether only queries that can be measured were held out, as is done now.
-    whole_texts : whether queries with the same text were held out together, as is done now.
     """
 
     train: str
@@ -93,6 +109,11 @@ class ChosenSplits:
     dev_queries: int | None = None
     measurable: bool = False
     whole_texts: bool = False
+
+    @property
+    def draw(self) -> DevDraw:
+        """The way in which dev was held out."""
+        return DevDraw(self.seed, self.measurable, self.whole_texts)
 
 
 @dataclass(frozen=True)
@@ -200,6 +221,7 @@ class Splits:
 
 
 DEFAULT_SPLITS = Splits()
+NOW = DevDraw()  # with seed 0
 
 
 def choose_splits(
@@ -208,10 +230,9 @@ def choose_splits(
     train: str = "train",
     dev: str = AUTO,
     test: str = "test",
-    seed: int = 0,
+    draw: DevDraw = NOW,
     basis: frozenset[Basis] = BY_JUDGEMENTS,
     dev_queries: int | None = None,
-    whole_texts: bool = True,
 ) -> TrainingData:
     """Choose the splits for train, dev and test by name; dev and test must have something to measure by.
 
@@ -219,12 +240,10 @@ def choose_splits(
     ----------
     dev : a split's name. ``auto``: the first of ``DEV_NAMES`` that can be measured on and is not used already; if
         there is none, a tenth of the training queries, at most 500 or ``dev_queries``, held out by a hash of seed
-        and ids. ``none``: no dev split.
+        and ids, as ``draw`` says. ``none``: no dev split.
     test : a split's name, or ``none``; the default ``test`` is skipped if it is absent or cannot be measured on.
     basis : what the measures need: judgements, answers or both. Dev and test must have queries with all of it.
     dev_queries : the most queries of dev (:func:`draw_dev`); None: all.
-    whole_texts : whether queries with the same text are held out together. An experiment that was begun when they
-        were not goes on without.
 
     Raises
     ------
@@ -247,7 +266,7 @@ def choose_splits(
     else:
         dev_name, dev_said = find_dev(collection, {train, test}, basis)
         if dev_name is None:
-            training, developing = held_out_of(training, collection, seed, dev_queries, whole_texts=whole_texts)
+            training, developing = held_out_of(training, collection, draw, dev_queries)
             held_out = len(developing)
             kept_back = f"{counted(held_out, 'training query')} {'is' if held_out == 1 else 'are'} held out"
             dev_said = f"{kept_back}{dev_said} (--dev none to keep them)"
@@ -268,10 +287,10 @@ def choose_splits(
         dev_name,
         None if testing is None else test,
         held_out,
-        seed,
+        draw.seed,
         dev_queries,
-        measurable=held_out > 0,
-        whole_texts=held_out > 0 and whole_texts,
+        measurable=held_out > 0 and draw.measurable,
+        whole_texts=held_out > 0 and draw.whole_texts,
     )
     positives = training.positives()
     usable = int(np.count_nonzero(spans(positives.offsets)))
@@ -327,30 +346,24 @@ def open_splits(collection: Collection, names: ChosenSplits) -> TrainingData:
     dev = None if names.dev is None else opened("dev", names.dev)
     test = None if names.test is None else opened("test", names.test)
     if names.held_out:
-        draw = (names.seed, names.dev_queries, names.measurable, names.whole_texts)
-        training, dev = held_out_of(training, collection, *draw)
+        training, dev = held_out_of(training, collection, names.draw, names.dev_queries)
     elif dev is not None and names.dev_queries is not None:
         dev = draw_dev(dev, collection, names.dev_queries)
     return TrainingData(collection, training.positives(), dev, test, names.held_out, names=names)
 
 
 def held_out_of(
-    training: Qrels,
-    collection: Collection,
-    seed: int,
-    dev_queries: int | None,
-    measurable: bool = True,
-    whole_texts: bool = False,
+    training: Qrels, collection: Collection, draw: DevDraw, dev_queries: int | None
 ) -> tuple[Qrels, Qrels]:
     """Training queries and those held out of them as dev, of which there are at most ``dev_queries``.
 
-    If ``measurable``, only queries with a relevant passage or an answer are held out. If ``whole_texts``, queries
-    with the same text stay together.
+    A query can be measured if it has a relevant passage or an answer.
     """
     most = HELD_OUT if dev_queries is None else min(dev_queries, HELD_OUT)
-    usable = (spans(training.positives().offsets) > 0) | has_answer(collection, training) if measurable else None
-    texts = collection.query_texts if whole_texts else None
-    return hold_out(training, collection.query_ids, seed=seed, most=most, usable=usable, texts=texts)
+    usable, texts = None, collection.query_texts if draw.whole_texts else None
+    if draw.measurable:
+        usable = (spans(training.positives().offsets) > 0) | has_answer(collection, training)
+    return hold_out(training, collection.query_ids, seed=draw.seed, most=most, usable=usable, texts=texts)
 
 
 def draw_dev(dev: Qrels, collection: Collection, most: int) -> Qrels:

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import logging
 import re
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -32,6 +33,7 @@ from hardneg.process.agreement import check_told_alike
 from hardneg.process.distributed import is_leader
 from hardneg.process.memory import PeakWatch, hand_back, peak_memory
 from hardneg.process.progress import say
+from hardneg.shown import as_set
 from hardneg.storage.artifacts import (
     digest_json,
     lease,
@@ -47,6 +49,7 @@ DIGEST = re.compile("[0-9a-f]{64}")
 FORMAT = 3  # version of the files; 2 added models' names to metrics and checkpoints; 3 splits, base and states
 SPLITS, BASE = "splits", "base_model"  # keys of settings.json: the splits, and the model that training starts from
 SHOWN = 8  # settings that a message names
+GIVEN = 3  # settings whose options a message shows
 BEGIN = "begin"  # the rows that describe the machine of an execution
 
 
@@ -300,17 +303,34 @@ def check_same(old: Mapping[str, Any], new: Mapping[str, Any], grows: Sequence[s
         told = [
             {name: one["settings"].get(name) for name in names} | own for one, own in ((old, before), (new, now))
         ]
-        changed = differences(*told) or differences(before, now)
+        stored = [
+            {name: value for name, value in one.items() if name in old["settings"] | new["settings"]}
+            for one in told
+        ]
+        changed = differences(*stored) or differences(*told) or differences(before, now)
         more = f"; and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
         what = "this experiment was started with other settings: " + "; ".join(changed[:SHOWN]) + more
-        fix = "use the old settings, or give a new folder"
-        differing = [name for name in names if before.get(name) != now.get(name)]
+        differing = sorted(name for name in names if before.get(name) != now.get(name))
+        fix = f"use the old settings{as_before(old, new, differing)}, or give a new folder"
         if differing and not any(name in old["settings"] for name in differing):
             fix = "go on with the hardneg that began it, which had no such settings, or give a new folder"
         raise ArtifactError("SETTINGS_CHANGED", what, fix, path=path)
     if changed := differences(inputs_told(old, new), inputs_told(new, old)):
         raise other_inputs(changed, path)
     return bool(grown)
+
+
+def as_before(old: Mapping[str, Any], new: Mapping[str, Any], names: Sequence[str]) -> str:
+    """The options that give settings their values of before, in brackets; nothing where not all can be given so.
+
+    Somebody who gave a preset may not know the settings that differ, because the preset has changed since.
+    """
+    stored = [name for name in names if name in old["settings"] or name in new["settings"]]
+    values = {name: old["settings"].get(name) for name in stored}
+    can = all(name in old["settings"] and name in new["settings"] for name in stored)
+    if not can or len(values) > GIVEN or any(isinstance(one, dict) or one == "given" for one in values.values()):
+        return ""
+    return f" ({' '.join('--set ' + shlex.quote(f'{name}={as_set(one)}') for name, one in values.items())})"
 
 
 def inputs_told(record: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
@@ -320,7 +340,7 @@ def inputs_told(record: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str
     Where they are equal, so are the judgements of people: older records of rankers have no digest of them.
     """
     inputs, others = dict(record["inputs"]), other["inputs"]
-    chosen, theirs = record.get(SPLITS) or {}, other.get(SPLITS) or {}
+    chosen, theirs = (complete(one.get(SPLITS)) for one in (record, other))
     if inputs.get(SPLITS) == others.get(SPLITS):
         inputs.pop("judgements", None)
     elif chosen and theirs and chosen != theirs:
@@ -328,6 +348,11 @@ def inputs_told(record: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str
         named = ("train", "dev", "test")
         inputs |= {f"split {name}" if name in named else name: one for name, one in chosen.items()}
     return {name: brief(value) if isinstance(value, str) else value for name, value in inputs.items()}
+
+
+def complete(names: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The stored names and draw of splits, with what an older record lacks; empty: there are none."""
+    return dataclasses.asdict(ChosenSplits(**names)) if names else {}
 
 
 def brief(value: str) -> str:
@@ -369,7 +394,11 @@ def splits_of(record: Mapping[str, Any], path: Path) -> ChosenSplits:
 def other_inputs(changed: Sequence[str], path: Path) -> ArtifactError:
     """The fault of an experiment that was started from other inputs; ``changed`` names them."""
     what = "this experiment was started from something else: " + "; ".join(changed)
-    return ArtifactError("INPUT_CHANGED", what, "restore it, or give a new folder with --out", path=path)
+    fix = (
+        "restore it, or give a new folder with --out; if nothing changed, another version of hardneg began it: go"
+        " on with that one"
+    )
+    return ArtifactError("INPUT_CHANGED", what, fix, path=path)
 
 
 def write_settings(path: Path, record: Mapping[str, Any]) -> None:

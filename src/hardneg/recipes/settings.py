@@ -15,7 +15,7 @@ from pydantic import Field, PositiveInt, field_validator
 from hardneg.arguments import LARGEST
 from hardneg.config import Settings, operational
 from hardneg.data.collection import Collection
-from hardneg.data.training_data import Labels, Splits, TrainingData, choose_splits, labelled
+from hardneg.data.training_data import DevDraw, Labels, Splits, TrainingData, choose_splits, labelled
 from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import Measure, bases_of, parse_measures
 from hardneg.experiment.layout import LAST_MODEL, MODEL
@@ -307,15 +307,12 @@ class TrainingSettings(Settings):
         """The steps of an episode that each of several learning rates is tried for; 0: none is tried in it."""
         return 0
 
-    def data_of(
-        self, collection: Collection, splits: Splits, *, seed: int, whole_texts: bool = True
-    ) -> TrainingData:
+    def data_of(self, collection: Collection, splits: Splits, *, draw: DevDraw) -> TrainingData:
         """The data that an experiment is trained and judged on: the splits, labelled as the settings say.
 
         Parameters
         ----------
-        seed : the seed that draws the queries to hold out, if there is no dev split.
-        whole_texts : whether queries with the same text are held out together.
+        draw : how queries are held out, if there is no dev split.
 
         Raises
         ------
@@ -324,8 +321,7 @@ class TrainingSettings(Settings):
         """
         basis = bases_of(self.judging)
         names = dataclasses.asdict(splits)
-        draw: Any = {"seed": seed, "dev_queries": self.dev_queries, "whole_texts": whole_texts}
-        data = choose_splits(collection, **names, basis=basis, **draw)
+        data = choose_splits(collection, **names, basis=basis, draw=draw, dev_queries=self.dev_queries)
         return labelled(data, self.model_dump(mode="json"))
 
     def for_data(self, queries: int) -> TrainingSettings:

@@ -39,11 +39,10 @@ class Job:
     source: Mapping[str, Any]  # of the models
     settings: Mapping[str, Any]
     splits: Mapping[str, str]
-    split_seed: int  # of the queries that are held out
+    draw: Mapping[str, Any]  # of the queries that are held out
     inputs: Mapping[str, str]
     cache: str | None
     supervised: bool  # a supervisor restarts the other roles, so this one waits for them without limit
-    whole_texts: bool = True  # whether queries with the same text are held out together
     threads: int | None = None  # of each process
     max_ram: str | None = None
     max_vram: str | None = None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hardneg.data.importing import open_data
-from hardneg.data.training_data import Splits, amended
+from hardneg.data.training_data import DevDraw, Splits, amended
 from hardneg.errors import SettingsError
 from hardneg.experiment.folder import Experiment, join_experiment, kept_judgements
 from hardneg.experiment.layout import Layout
@@ -46,7 +46,7 @@ def take_role(recipe: Recipe, job: Job) -> None:
     limit_memory(job.max_ram, job.max_vram)
     out, settings = Path(job.out), recipe.settings.model_validate(dict(job.settings), strict=False)
     collection = open_data(job.data, cache=None if job.cache is None else Path(job.cache))
-    data = settings.data_of(collection, Splits(**job.splits), seed=job.split_seed, whole_texts=job.whole_texts)
+    data = settings.data_of(collection, Splits(**job.splits), draw=DevDraw(**job.draw))
     data = amended(data, kept_judgements(out, collection))
     assert data.digest == job.inputs["splits"]
     source = source_of(job)
