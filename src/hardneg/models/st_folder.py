@@ -199,7 +199,7 @@ def _unsupported(name: str, path: Path) -> SettingsError:
 
 
 def mode_of(pooling: Pooling) -> str:
-    """What sentence-transformers calls a pooling; raises :class:`SettingsError` for one that it has no name for."""
+    """What sentence-transformers calls a pooling; raises :class:`SettingsError` where it has no name for it."""
     for mode, name in POOLING.items():
         if name == pooling:
             return mode
