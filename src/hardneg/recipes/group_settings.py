@@ -82,11 +82,9 @@ class GroupSettings(MiningSettings):
 
     Attributes
     ----------
-    takes_pool : whether the recipe can begin with a given pool, which may have a teacher's scores.
     given_alone : the setting with which training has the negatives of a given pool alone.
     """
 
-    takes_pool: ClassVar[bool] = True
     given_alone: ClassVar[str] = ""
 
     # false negatives of a step: masked if the starting model scores them above the positive less the margin

@@ -68,7 +68,6 @@ NEEDED = 2  # versions that resuming or the results may need besides those that 
 class Ance(GroupSettings):
     """Settings of the recipe; the presets hold the paper's values."""
 
-    takes_pool: ClassVar[bool] = False  # it mines anew as it trains
     steps_instead: ClassVar[Mapping[str, str]] = {"refresh_every": "epochs"}
 
     mode: Mode = "sync"
