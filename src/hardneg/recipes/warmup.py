@@ -68,8 +68,7 @@ class Warmup(TrialSettings):
             self.check_idle(f"with {named}, where nothing is mined", "negatives", "count", *BOUNDS, "filter_by")
         if not any(map(shares, self.mixtures)):
             self.check_masked(f"with mixtures = {', '.join(self.mixtures)}, which have no in-batch negatives")
-        if self.loss != "hinge":
-            self.check_idle(f"with loss = {self.loss}, and only hinge has a margin", "margin")
+        self.check_margin(self.loss)
         if self.bounds and self.filter_by == "miner":
             what = f"{', '.join(self.bounds)} on negatives that no model scores"
             them = "it" if len(self.bounds) == 1 else "them"

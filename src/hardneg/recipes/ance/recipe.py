@@ -129,8 +129,7 @@ class Ance(GroupSettings):
     def check(self) -> None:
         """Refuse also a staleness that cannot occur, settings without effect, and steps that do not fit."""
         super().check()
-        if self.loss != "hinge":
-            self.check_idle(f"with loss = {self.loss}, and only hinge has a margin", "margin")
+        self.check_margin(self.loss)
         if self.max_staleness is None:
             self.check_idle("without max_staleness, so that nothing is too old", "stale")
         self.check_draws("negatives_per_query", self.negatives_per_query, ("depth", "top"))
