@@ -19,7 +19,8 @@ from hardneg.data.training_data import Labels, Splits, TrainingData, choose_spli
 from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import Measure, bases_of, parse_measures
 from hardneg.experiment.layout import LAST_MODEL, MODEL
-from hardneg.models.encoder_settings import EncoderSettings
+from hardneg.models.encoder_settings import EncoderSettings, Head, TitleJoin
+from hardneg.models.pooling import Pooling
 from hardneg.recipes.catalogue import RecipeFacts
 from hardneg.search.encoding import Encoding
 from hardneg.shown import as_set, counted
@@ -65,12 +66,12 @@ class TrainingSettings(Settings):
 
     # the encoder; None keeps the model's own setting
     towers: Literal["tied", "untied"] | None = None
-    pooling: Literal["cls", "mean", "last"] | None = None
-    head: Literal["none", "ance", "dense"] | None = None
+    pooling: Pooling | None = None
+    head: Head | None = None
     normalize: bool | None = None
     dim: int | None = Field(None, ge=1)
     scale: float | None = Field(None, gt=0)
-    title_join: Literal["sep", "space"] | None = None
+    title_join: TitleJoin | None = None
     use_titles: bool | None = None
     prompts: Literal["e5", "bge", "gte", "nomic"] | None = None  # and lengths, of a family; the four below win
     query_prompt: str | None = None
