@@ -28,7 +28,7 @@ from hardneg.recipes.usual import USUAL
 from hardneg.storage.artifacts import read_manifest
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
-RECIPES = ("ance-tele", "warmup", "ance", "star", "adore", "ar2", "ranker")
+RECIPES = tuple(facts.name for facts in CATALOGUE)
 COMMANDS = (
     *("import", "export", "mine", "inspect", "encode", "index", "search", "evaluate", "compare"),
     *("rerank", "fuse", "score", "audit", "show", "diagnose", "verify", "clean", "doctor"),
