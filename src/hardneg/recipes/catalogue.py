@@ -1,7 +1,8 @@
 """The list of all recipes as commands show them: their names, modules, help texts and own options.
 
 A recipe's module loads torch, but help must not load it. So the facts that help needs stand here, and the recipe
-takes them from here. This is the only list of recipes: commands and functions find them by it.
+takes them from here. Commands and functions find a recipe by this list. Other tables have its presets, meanings
+and common options; docs/architecture.md ("To add") names them all.
 """
 
 from __future__ import annotations
