@@ -18,7 +18,9 @@ from hardneg.data.collection import Collection
 from hardneg.data.training_data import Labels, Splits, TrainingData, choose_splits, labelled
 from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import Measure, bases_of, parse_measures
+from hardneg.experiment.course import Course
 from hardneg.experiment.layout import LAST_MODEL, MODEL
+from hardneg.experiment.names import name_of_step
 from hardneg.models.encoder_settings import EncoderSettings, Head, TitleJoin
 from hardneg.models.pooling import Pooling
 from hardneg.recipes.catalogue import RecipeFacts
@@ -270,7 +272,17 @@ class TrainingSettings(Settings):
 
     def name_of_step(self, episode: int, step: int) -> str:
         """The name of the state after so many steps of an episode."""
-        return f"step-{step}"
+        return name_of_step(episode, step, several=self.course.several_episodes)
+
+    @property
+    def course(self) -> Course:
+        """What those who read the experiment's folder must know about its training."""
+        return Course()
+
+    @property
+    def told_besides(self) -> dict[str, Any]:
+        """The course of training, which is stored with the settings."""
+        return self.course.as_record()
 
     def steps_in(self, epochs: float, queries: int, size: int | None = None) -> int:
         """The steps of so many passes over the queries, within ``min_steps`` and ``max_steps``.

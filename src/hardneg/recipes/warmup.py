@@ -17,6 +17,7 @@ from pydantic import Field, PositiveInt
 
 from hardneg.data.training_data import TrainingData
 from hardneg.errors import SettingsError
+from hardneg.experiment.course import Course, course_of_mixtures
 from hardneg.experiment.snapshot import State
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.negatives.candidates import Contains, without_answers
@@ -104,9 +105,10 @@ class Warmup(TrialSettings):
         steps = min(self.stop_step or horizon, horizon)
         return Episode(episode, queries, steps, self.queries_per_step, 1 + self.drawn(episode), horizon)
 
-    def name_of_step(self, episode: int, step: int) -> str:
-        """The name of the state after so many steps; with several mixtures, it has the mixture's number."""
-        return f"episode-{episode}-step-{step}" if len(self.mixtures) > 1 else f"step-{step}"
+    @property
+    def course(self) -> Course:
+        """An episode for each mixture, whose number names of states have if there are several."""
+        return course_of_mixtures(self.mixtures)
 
     def mined(self, episode: int) -> list[str]:
         """The sources of an episode that are mined beforehand."""

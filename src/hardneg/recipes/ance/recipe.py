@@ -19,6 +19,7 @@ from hardneg.config import operational
 from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.search_state import search_state
 from hardneg.errors import SettingsError
+from hardneg.experiment.course import Course
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.models.bi_encoder import BiEncoder
@@ -91,6 +92,11 @@ class Ance(GroupSettings):
     def roles(self) -> Sequence[str]:
         """Trainer and inferencer; empty if one process does the work of both."""
         return () if self.mode == "sync" else (TRAINER, INFERENCER)
+
+    @property
+    def course(self) -> Course:
+        """One episode, whose negatives are mined again and again."""
+        return Course(mines="refreshes")
 
     @property
     def may_grow(self) -> tuple[str, ...]:
