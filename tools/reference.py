@@ -370,10 +370,11 @@ GENERATED: dict[str, Callable[[], str]] = {
 
 
 def main() -> None:
-    """Write all generated pages."""
+    """Write all generated pages, after all of them were made: a fault in one leaves the pages as they were."""
+    pages = {name: make() for name, make in GENERATED.items()}
     PAGES.mkdir(parents=True, exist_ok=True)
-    for name, make in GENERATED.items():
-        (PAGES / name).write_text(make(), "utf-8")
+    for name, text in pages.items():
+        (PAGES / name).write_text(text, "utf-8")
         sys.stdout.write(f"{PAGES / name}\n")
 
 

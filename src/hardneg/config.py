@@ -118,6 +118,11 @@ class Settings(BaseModel, metaclass=SettingsType):
         """Record where the values of some settings come from, by setting."""
         self._origins.update(origins)
 
+    @property
+    def told_besides(self) -> dict[str, Any]:
+        """What the record of an experiment has besides the values of its settings, JSON-ready."""
+        return {}
+
     def result_values(self) -> dict[str, Any]:
         """The settings that decide the result, JSON-ready."""
         values: dict[str, Any] = self.model_dump(mode="json")

@@ -9,7 +9,14 @@ import pytest
 
 import hardneg as hn
 from faults.injected import dead_pid, run_python
+from hardneg.api.clean import old_checkpoints
+from hardneg.api.recipes import RECIPES
 from hardneg.errors import ArtifactError, BusyError
+from hardneg.experiment.folder import write_settings
+from hardneg.experiment.layout import Layout
+from hardneg.recipes import catalogue
+from hardneg.recipes.catalogue import RecipeFacts
+from hardneg.recipes.settings import TrainingSettings
 from hardneg.storage.disk import NEW, OLD, TEMPORARY
 from worlds.tiny_world import one_thread  # noqa: F401
 
@@ -116,6 +123,25 @@ def test_the_checkpoint_of_a_recipe_with_one_episode_goes(world, tmp_path):
     assert not list((tmp_path / "exp").rglob("*optimizer*"))
     assert hn.verify(tmp_path / "exp")["whole"]
     assert "RR@5" in train(measures="RR@5")["test"]["final"], "it is measured anew without the checkpoint"
+
+
+@pytest.mark.parametrize("one_episode", [True, False])
+def test_the_checkpoint_of_a_new_recipe_goes_if_its_facts_say_so(tmp_path, monkeypatch, one_episode):
+    facts = RecipeFacts("new", "A new recipe.", ("hardneg train new",), one_episode=one_episode)
+    monkeypatch.setattr(catalogue, "CATALOGUE", (*catalogue.CATALOGUE, facts))
+    write_settings(tmp_path, {"recipe": "new", "inputs": {}, "result_settings": {}})
+    checkpoint = Layout(tmp_path).episode(1).checkpoints
+    checkpoint.mkdir(parents=True)
+    assert list(old_checkpoints(Layout(tmp_path))) == []  # it is not finished
+    Layout(tmp_path).results.write_text("{}")
+    assert list(old_checkpoints(Layout(tmp_path))) == [checkpoint] * one_episode
+
+
+def test_nothing_extends_a_recipe_of_one_episode():
+    single = {facts.name for facts in catalogue.CATALOGUE if facts.one_episode}
+    assert single == {"star", "adore"}
+    for name in single:
+        assert RECIPES[name].settings.may_grow is TrainingSettings.may_grow
 
 
 def test_of_an_unfinished_experiment_only_what_the_dead_left_goes(finished):

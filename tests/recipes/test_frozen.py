@@ -1,5 +1,6 @@
 """Frozen models in recipes (a guide that filters, a teacher, the mask): on, off, with stored and live scores."""
 
+import dataclasses
 import json
 from functools import cache
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 import hardneg as hn
-from hardneg.api.recipes import settings_of
+from hardneg.api.recipes import RECIPES, settings_of
 from hardneg.api.score import open_guide
 from hardneg.errors import HardnegError, NumericError, SettingsError
 from hardneg.models.rankers import new_ranker, save_ranker
@@ -82,18 +83,33 @@ def test_a_guide_filters_the_negatives_that_a_ranker_is_given(run_states, world,
     assert 0 < len(pool.passage_rows) < len(given.passage_rows)
 
 
+def inputs_of(name, source, pool, **settings):
+    """The digests of the frozen models of a recipe that distils."""
+    return frozen_inputs(RECIPES[name].facts, settings_of(name, distill="kl", **settings), source, pool)
+
+
+@pytest.mark.parametrize("name", ["ance-tele", "warmup", "star", "ance"])
+def test_advice_names_a_pool_exactly_where_the_recipe_takes_one(world, name):
+    """A contributor's recipe says this once, by its options."""
+    facts = RECIPES[name].facts
+    for options in (facts.options, tuple(one for one in facts.options if one.name != "negatives")):
+        known = dataclasses.replace(facts, options=options)
+        with pytest.raises(SettingsError, match="NO_TEACHER") as told:
+            frozen_inputs(known, settings_of(name, distill="kl"), ModelSource.at(world.calm), None)
+        assert ("--pool" in str(told.value)) == known.takes_pool
+
+
 def test_distillation_without_a_teacher_is_refused_at_once(plain, world, ranker, tmp_path):
     guide = open_guide(ModelSource.at(ranker, device="cpu"), world.collection, tmp_path)
     scored = guide.scored(load_pool(plain("star").path / FIRST))
     source = ModelSource.at(world.calm)
-    assert frozen_inputs(settings_of("star", distill="kl"), source, scored) == {}
-    one = settings_of("ance-tele", distill="kl", episodes=1)
-    assert frozen_inputs(one, source, scored) == {}
+    assert inputs_of("star", source, scored) == {}
+    assert inputs_of("ance-tele", source, scored, episodes=1) == {}
     with pytest.raises(SettingsError, match=r"NO_TEACHER: .* alone \(episodes = 1\)"):  # nobody scores the second
-        frozen_inputs(settings_of("ance-tele", distill="kl", episodes=2), source, scored)
+        inputs_of("ance-tele", source, scored, episodes=2)
     for name, fix in (("ance", "give --teacher M$"), ("star", r"give --teacher M, or .*--pool SCORED\)$")):
         with pytest.raises(SettingsError, match=f"NO_TEACHER: .*; {fix}"):
-            frozen_inputs(settings_of(name, distill="kl"), source, None)
+            inputs_of(name, source, None)
 
 
 def test_scores_of_a_pool_are_distilled_also_where_a_guide_filters_it(run_states, plain, world, ranker, tmp_path):
@@ -147,13 +163,8 @@ def test_mixtures_that_nobody_scored_are_refused_before_training(plain, world, r
     assert not (tmp_path / "exp").exists()
     source = ModelSource.at(world.calm)
     for alone in (["file"], ["file+in_batch", "file+nce"], ["in_batch", "file"]):  # in_batch alone is not taught
-        assert frozen_inputs(settings_of("warmup", distill="kl", mixtures=alone), source, pool) == {}
-    assert (
-        frozen_inputs(
-            settings_of("warmup", distill="kl", mixtures=mixtures, filter_by="start", top=3), source, pool
-        )
-        == {}
-    )
+        assert inputs_of("warmup", source, pool, mixtures=alone) == {}
+    assert inputs_of("warmup", source, pool, mixtures=mixtures, filter_by="start", top=3) == {}
 
 
 @pytest.mark.parametrize("name", RUNS)

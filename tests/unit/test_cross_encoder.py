@@ -4,6 +4,7 @@ import contextlib
 import json
 import shutil
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ from hardneg.data.token_pairs import PairStore
 from hardneg.data.tokens import tokenize
 from hardneg.errors import HardnegError, NumericError, ResourceError, SettingsError
 from hardneg.experiment.metrics import Metrics
-from hardneg.models.cross_encoder import RankerSettings
+from hardneg.models.cross_encoder import PairHead, RankerSettings
 from hardneg.models.flat_attention import ATTENTION
 from hardneg.models.loading import load_encoder
 from hardneg.models.pair_scores import score_pairs
@@ -431,6 +432,14 @@ def test_a_type_without_a_known_head_is_refused(family, bert, tmp_path):
         SettingsError, match="UNSUPPORTED_MODEL: no classification head is known for a model of type"
     ):
         new_ranker(ModelSource.at(folder), seed=0)
+
+
+def test_a_classifier_that_pools_in_an_unknown_way_is_refused():
+    """Newer versions of transformers refuse the file themselves; older ones leave it to those who compute."""
+    config = SimpleNamespace(model_type="modernbert", hidden_size=32, classifier_pooling="late")
+    told = "UNSUPPORTED_MODEL: the model's classifier_pooling is 'late'.*choose a model with one of cls, mean"
+    with pytest.raises(SettingsError, match=told):
+        PairHead(config)
 
 
 def test_other_modules_of_sentence_transformers_are_refused(classifiers, tmp_path, sentence_transformers):

@@ -7,10 +7,23 @@ from pathlib import Path
 import pytest
 
 import hardneg as hn
+from formats import samples
 from hardneg.api.inputs import check_beside_sources, check_file
 from hardneg.data.formats import beir, pairs, qa
 from hardneg.data.formats.folders import sidecar_of
-from hardneg.data.importing import detect, find_source, import_collection
+from hardneg.data.importing import (
+    FOLDERS,
+    LATER_FIELDS,
+    LATER_SIGNS,
+    OF_FILES,
+    PARTS,
+    SIGNS,
+    SPLITS,
+    detect,
+    find_source,
+    import_collection,
+    would_read,
+)
 from hardneg.errors import InputError, SettingsError
 from hardneg.process.progress import showing
 from hardneg.storage.artifacts import write_json
@@ -107,6 +120,46 @@ def test_other_files_are(data, tmp_path):
     check_file(data / "run.tsv", [data], told=True)
     with pytest.raises(SettingsError, match="would be overwritten"):
         check_file(data / "train.csv", [data])
+
+
+# Formats of folders that `SPLITS` lacks.
+ASKED_THEMSELVES = {"pairs", "corpus", "beir"}  # in would_read
+NEVER_DETECTED = {
+    "sentence-transformers",
+    "flagembedding",
+    "msmarco-docs",
+}  # folders that are told as another format
+# For each format that is detected, a folder of it, and a new file that would be read as a part of it.
+DETECTED = {
+    "beir": (samples.BEIR, "qrels/new.tsv"),
+    "qa": (samples.QA, "new.jsonl"),
+    "msmarco": (samples.MSMARCO, "new.query.txt"),
+    "dpr": (samples.DPR, "new.json"),
+    "trec": (samples.TOPICS, "topics.new.tsv"),
+    "tevatron": (samples.TEVATRON, "new.jsonl"),
+    "pairs": ({"train.csv": ROWS}, "new.csv"),
+    "corpus": ({"texts.csv": "id,text\n1,a text\n2,another\n"}, "new.csv"),
+}
+
+
+def test_every_format_of_folders_stands_in_the_tables():
+    """A new format must be in each: else nothing guards its folders, or names what an incomplete one lacks."""
+    told = {format for format, _ in (*SIGNS, *LATER_SIGNS)}
+    assert set(FOLDERS) == ASKED_THEMSELVES | NEVER_DETECTED | set(SPLITS)
+    assert set(SPLITS) == told - ASKED_THEMSELVES
+    assert set(PARTS) == {format for format, _ in SIGNS}
+    assert set(LATER_FIELDS) == {format for format, _ in LATER_SIGNS}
+    assert set(FOLDERS) >= OF_FILES
+    assert set(DETECTED) == set(FOLDERS) - NEVER_DETECTED
+
+
+@pytest.mark.parametrize("format", DETECTED)
+def test_a_file_that_would_become_data_of_any_format_is_known(tmp_path, format):
+    contents, new = DETECTED[format]
+    samples.files(contents)(tmp_path / "data")
+    assert detect(str(tmp_path / "data")) == format
+    assert would_read(tmp_path / "data", tmp_path / "data" / new)
+    assert not would_read(tmp_path / "data", tmp_path / "data/page.html")
 
 
 def test_an_export_does_not_become_training_data(data, tmp_path):

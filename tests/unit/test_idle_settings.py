@@ -1,12 +1,15 @@
 """Settings that would have no effect, or leave a step without a negative, are refused before anything is done."""
 
 import math
+from typing import get_args
 
 import pytest
+import torch
 
 import hardneg as hn
 from hardneg.errors import Faults, InputError, SettingsError
 from hardneg.training.batches import VisitBatches, trainable
+from hardneg.training.objectives import WITH_MARGIN, LossName, group_loss
 from worlds.small_trainings import train_small
 from worlds.tiny_records import pool_of
 
@@ -91,6 +94,20 @@ def test_a_query_that_is_left_alone_is_joined_by_the_one_before(size):
     assert {len(step) for step in seen[1]} == {size, 1}
     last = steps - 1
     assert seen[0][last][0] == seen[0][last - 1][-1]
+
+
+@pytest.mark.parametrize("recipe", ["warmup", "ance"])
+@pytest.mark.parametrize("loss", get_args(LossName))
+def test_a_margin_is_taken_exactly_with_the_losses_that_use_one(recipe, loss):
+    scores, targets = torch.tensor([[1.0, 0.5, 0.2]]), torch.tensor([0])
+    masked = torch.zeros(1, 3, dtype=torch.bool)
+    values = [group_loss(loss, scale=1.0, margin=margin)(scores, targets, masked).item() for margin in (1.0, 9.0)]
+    assert (values[0] != values[1]) == (loss in WITH_MARGIN)
+    if loss in WITH_MARGIN:
+        assert hn.settings_of(recipe, loss=loss, margin=9.0).margin == 9.0
+        return
+    with pytest.raises(Faults, match=f"margin = 9.0 with loss = {loss}, and only hinge has a margin"):
+        hn.settings_of(recipe, loss=loss, margin=9.0)
 
 
 IDLE = [

@@ -1,9 +1,10 @@
 import itertools
+from typing import get_args
 
 import pytest
 import torch
 
-from hardneg.models.pooling import pool
+from hardneg.models.pooling import Pooling, pool
 
 STATES = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 0.0], [7.0, -1.0]])
 BOUNDS = torch.tensor([0, 1, 4], dtype=torch.int32)
@@ -21,7 +22,12 @@ def test_by_hand(pooling, expected):
     assert pool(STATES, BOUNDS, pooling).tolist() == expected
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean", "last"])
+def test_a_pooling_that_is_not_known_is_not_taken_for_the_mean():
+    with pytest.raises(ValueError, match="'max' is not computed"):
+        pool(STATES, BOUNDS, "max")
+
+
+@pytest.mark.parametrize("pooling", get_args(Pooling))
 def test_equals_a_loop_with_gradient(pooling):
     generator = torch.Generator().manual_seed(1)
     states = torch.randn(60, 8, generator=generator, dtype=torch.float32, requires_grad=True)

@@ -17,7 +17,12 @@ SETTINGS = [(name, setting) for name, recipe in RECIPES.items() for setting in r
 
 @pytest.fixture(scope="module")
 def reference():
-    spec = importlib.util.spec_from_file_location("reference", ROOT / "tools/reference.py")
+    return script("reference")
+
+
+def script(name):
+    """A script of tools/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"tools/{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -49,8 +54,21 @@ def test_the_meaning_of_a_recipe_wins():
     )
     assert "in-batch" in meaning_of("star", "alpha").what
     assert meaning_of("star", "seed") == meaning_of("ance", "seed") == MEANINGS["seed"]
-    with pytest.raises(KeyError):
-        meaning_of("star", "no_such_setting")
+
+
+def test_a_setting_without_a_meaning_is_told_before_anything_is_written(reference, tmp_path, monkeypatch):
+    told = "setting loss of recipe warmup has no meaning: add it to meanings.py"
+    for name in ("loss", "warmup.loss"):
+        monkeypatch.delitem(MEANINGS, name, raising=False)
+    monkeypatch.setattr(reference, "PAGES", tmp_path / "pages")
+    monkeypatch.setattr(reference, "GENERATED", {"a.md": lambda: "# A\n", "settings.md": reference.settings_page})
+    with pytest.raises(LookupError, match=told):
+        reference.main()
+    assert not (tmp_path / "pages").exists()
+    with pytest.raises(LookupError, match=told):  # make reference begins with it
+        script("settings_table").table()
+    with pytest.raises(LookupError, match="setting gone of all recipes has no meaning"):
+        meaning_of("", "gone")
 
 
 @pytest.mark.parametrize("page", ["settings.md", "presets.md", "commands.md", "api.md"])

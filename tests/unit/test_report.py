@@ -24,6 +24,7 @@ from hardneg.data.judgements import LABELS, Judgements
 from hardneg.diagnostics.kept import warning
 from hardneg.diagnostics.seeds import pool_seeds
 from hardneg.errors import HardnegError, SettingsError
+from hardneg.experiment.course import course_of
 from hardneg.experiment.folder import write_settings
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.states import StateRecord
@@ -34,7 +35,6 @@ from hardneg.report.charts import borders, space_chart, trajectories_chart
 from hardneg.report.drawing import Drawn, draw
 from hardneg.report.explorer import explorer_data
 from hardneg.report.figures import FIGURES, SECTIONS
-from hardneg.report.in_batch import momentum_from
 from hardneg.report.lists import mined_pool, part_of, without_positives
 from hardneg.report.make import about, make, write
 from hardneg.report.measured import training_ranks
@@ -215,9 +215,9 @@ def test_what_the_settings_cost_before_training_is_not_blamed_on_training(began,
 def test_momentum_is_advised_where_there_is_some(recipe, changes, worst, expected):
     rows = [{"before": f"state-{at}", "after": f"state-{at + 1}", "forgotten": 0.1} for at in range(2)]
     rows[worst]["forgotten"] = 0.4
-    opened = SimpleNamespace(settings={"recipe": recipe, "settings": changes})
+    momentum_from = course_of({"recipe": recipe, "settings": changes}).momentum_from
     told = results(comparison(0.1, 0.01), forgetting=rows)
-    found = [line for line in verdict(told, momentum_from=momentum_from(opened)).advice if "forgetting" in line]
+    found = [line for line in verdict(told, momentum_from=momentum_from).advice if "forgetting" in line]
     assert ["alpha" in line for line in found] == [expected]
 
 

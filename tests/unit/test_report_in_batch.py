@@ -8,11 +8,12 @@ import pytest
 
 import hardneg as hn
 from hardneg.api.diagnose import opened_at
+from hardneg.experiment.course import course_of
 from hardneg.experiment.folder import write_settings
 from hardneg.report.facts_forgetting import forgetting_table, forgotten_table, ranks_of
 from hardneg.report.facts_negatives import informative_table, swing_table
 from hardneg.report.facts_scores import overlap_table
-from hardneg.report.in_batch import in_batch, in_batch_episodes, started_in_batch, state_within, trained_start
+from hardneg.report.in_batch import in_batch, started_in_batch, state_within, trained_start
 from hardneg.report.lists import mined_lists
 from hardneg.report.make import Report
 from hardneg.report.verdict import Beside, verdict
@@ -44,7 +45,7 @@ def told(*rows):
     ],
 )
 def test_which_episodes_are_in_the_batch_alone(recipe, settings, episodes):
-    assert in_batch_episodes(recipe, settings) == episodes
+    assert {*course_of({"recipe": recipe, "settings": settings}).in_batch} == episodes
 
 
 def test_the_verdict_says_how_the_final_model_does_against_the_in_batch_state():
@@ -152,9 +153,12 @@ def test_a_model_of_an_in_batch_experiment_is_known_as_the_start(world, tmp_path
     )
     other = opened_at(mined)
     record = json.loads((warm / "settings.json").read_text())
-    record["settings"]["mixtures"] = ["bm25"]
     for name in ("digest", "hardneg"):
         record.pop(name, None)
+    assert record.pop("course")["only_in_batch"]
+    write_settings(warm, record)
+    assert started_in_batch(other)  # as experiments of earlier versions are read
+    record["settings"]["mixtures"] = ["bm25"]
     write_settings(warm, record)
     assert not started_in_batch(other)
     shutil.rmtree(warm)

@@ -2,16 +2,19 @@
 
 import json
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
 
-from hardneg.errors import ArtifactError, InputError, SettingsError, TrustError
+from hardneg.errors import ArtifactError, HardnegError, InputError, SettingsError, TrustError
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.loading import load_encoder
+from hardneg.models.pooling import Pooling
 from hardneg.models.saving import save_encoder
+from hardneg.models.st_folder import LEGACY_POOLING, POOLING, mode_of
 from worlds.few_texts import QUERIES, TEXTS, TITLES, close, embed
 
 # ---------------------------------------------------------------- saving
@@ -298,6 +301,43 @@ def test_unsupported_modules_are_named(bert, modules, name, tmp_path, sentence_t
     build(sentence_transformers, bert, *modules).save(str(tmp_path / "model"))
     with pytest.raises(SettingsError, match=f"UNSUPPORTED_MODULE: {name}"):
         load_encoder(str(tmp_path / "model"))
+
+
+def test_every_pooling_has_a_name_in_sentence_transformers():
+    assert sorted(POOLING.values()) == sorted(get_args(Pooling))
+    assert set(POOLING) <= set(LEGACY_POOLING)
+    with pytest.raises(SettingsError, match="UNSUPPORTED_MODULE: pooling = max has no name"):
+        mode_of("max")
+
+
+@pytest.mark.parametrize("flags", [{}, {"cls_token": False, "max_tokens": False}])
+def test_a_pooling_that_says_nothing_about_the_mean_is_the_mean(bert, tmp_path, flags):
+    """Older versions of sentence-transformers take the mean unless its flag is there and false."""
+    assert load_encoder(str(flagged(bert, tmp_path, flags))).settings.pooling == "mean"
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({}, "BAD_MODEL: no pooling mode is true"),
+        ({"median_tokens": True}, r"UNSUPPORTED_MODULE: Pooling \(pooling_mode_median_tokens\)"),
+    ],
+)
+def test_a_pooling_that_is_none_of_the_known_ones_is_not_read_as_the_mean(bert, tmp_path, flags, told):
+    folder = flagged(bert, tmp_path, {"cls_token": False, "mean_tokens": False, **flags})
+    with pytest.raises(HardnegError, match=told):
+        load_encoder(str(folder))
+
+
+def flagged(bert, tmp_path, flags):
+    """A saved model whose pooling has only these flags, in the old spelling."""
+    save_encoder(load_encoder(str(bert)), tmp_path / "model")
+    legacy = {f"pooling_mode_{name}": value for name, value in flags.items()}
+    said = json.dumps({"word_embedding_dimension": 64, **legacy})
+    (tmp_path / "model/1_Pooling/config.json").write_text(said)
+    for ours in ("manifest.json", "hardneg.json"):
+        (tmp_path / "model" / ours).unlink(missing_ok=True)
+    return tmp_path / "model"
 
 
 def test_somebodys_own_module_is_refused(bert, tmp_path):

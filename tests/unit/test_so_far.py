@@ -57,7 +57,7 @@ def told(records):
 @pytest.mark.parametrize("mode", ["sync", "async-fixed"])
 def test_an_iteration_so_far_names_the_candidates_that_its_steps_drew_from(tmp_path, mode):
     game = Ar2(iterations=5, retriever_steps=3, ranker_steps=2, mode=mode)
-    states = _Reader(Layout(tmp_path), "ar2", game.model_dump(), [])
+    states = _Reader(Layout(tmp_path), game.course, game.model_dump(), [])
     used = [game.version_of(RETRIEVER, 3 * k) for k in range(5)]
     assert [states._candidates_of(k + 1) for k in range(5)] == used
     assert used == ([0, 1, 2, 3, 4] if mode == "sync" else [0, 0, 1, 2, 3])
@@ -70,7 +70,10 @@ def test_states_so_far_are_those_of_the_finished_experiment(world, tmp_path, cas
     train(world.collection, world.model, out, device="cpu", **COMMON | {"measures": "RR@10 R@5"} | settings)
     finished = read_states(out)
     layout = Layout(out)
-    found = states_so_far(layout, read_settings(out), Metrics(layout.metrics).read())
+    settings, rows = read_settings(out), Metrics(layout.metrics).read()
+    found = states_so_far(layout, settings, rows)
     assert told(found) == told(finished)
+    assert settings.pop("course")  # which experiments of earlier versions lack
+    assert states_so_far(layout, settings, rows) == found
     of_training = [one.name for one in finished if one.kind not in ("bm25", "indexed", "reranked")]
     assert [one.name for one in found if one.of is None] == of_training

@@ -19,6 +19,7 @@ from hardneg.experiment.layout import RUNS, SETTINGS, Layout, is_store
 from hardneg.models.source import REMEMBERED
 from hardneg.negatives.pool import PARTS
 from hardneg.process.progress import note
+from hardneg.recipes import catalogue
 from hardneg.report.scripts import SCRIPTS
 from hardneg.search.bm25 import KIND as BM25
 from hardneg.search.embedding_store import KIND as EMBEDDINGS
@@ -27,7 +28,6 @@ from hardneg.storage.disk import stale_below, sweep_below
 from hardneg.storage.lease import LEASES, LOCK
 
 DERIVED = (TOKENS, BM25, SCRIPTS, PARTS, ANSWERS)
-ONE_EPISODE = ("star", "adore")  # recipes that publish the model of their only episode as the last one
 COLLECTIONS = "collections"  # the cache's folder of imported collections
 
 
@@ -167,8 +167,9 @@ def old_checkpoints(layout: Layout) -> Iterator[Path]:
 
 def has_ended(layout: Layout) -> bool:
     """Whether an experiment is finished, and of a recipe whose only episode nothing extends."""
+    single = [facts.name for facts in catalogue.CATALOGUE if facts.one_episode]
     try:
-        return layout.results.is_file() and read_settings(layout.path)["recipe"] in ONE_EPISODE
+        return layout.results.is_file() and read_settings(layout.path)["recipe"] in single
     except HardnegError:  # damaged settings are told where they are needed
         return False
 

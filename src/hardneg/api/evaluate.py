@@ -262,28 +262,43 @@ def compare(
     options: dict[str, Any] = {"collection": collection, "cache": cache_at(cache), "id_rank": None}
     evaluations = [evaluate_with_answers(run, judged, parsed, **options) for run in opened]
     names = [named(run, number) for number, some in enumerate(seeds, 1) for run in some]
+    by = judged_by(split, qrels)
     for name, run, evaluation in zip(names, opened, evaluations, strict=True):
-        check_overlap(name, evaluation, judged_by(split, qrels))
+        check_overlap(name, evaluation, by)
         warn_of_depth(name, run, evaluation, parsed, collection)
-        warn_of_no_passage(name, run, judged, judged_by(split, qrels))
-    following = iter(zip(names, opened, evaluations, strict=True))
-    sides = [
-        Side(named(run, number), *zip(*itertools.islice(following, len(some)), strict=True))
-        for number, (run, some) in enumerate(zip(runs, seeds, strict=True), 1)
-    ]
+        warn_of_no_passage(name, run, judged, by)
+    sides = sides_of(runs, seeds, list(zip(names, opened, evaluations, strict=True)))
     pairs = [Pair(*pair) for pair in itertools.combinations(sides, 2)]
     if per_query is not None:
         write_records(Path(per_query), (row for pair in pairs for row in pair.by_query(judged, queries, passages)))
+    return Compared(tested(sides, pairs, parsed, seed=seed))
+
+
+def sides_of(
+    runs: Sequence[AnyRun], seeds: Sequence[Sequence[AnyRun]], found: Sequence[tuple[str, Run, Evaluation]]
+) -> list[Side]:
+    """The sides of a comparison; ``found`` has the name, hits and values of each seed, run after run."""
+    following = iter(found)
+    return [
+        Side(named(run, number), *zip(*itertools.islice(following, len(some)), strict=True))
+        for number, (run, some) in enumerate(zip(runs, seeds, strict=True), 1)
+    ]
+
+
+def tested(
+    sides: Sequence[Side], pairs: Sequence[Pair], measures: Sequence[Measure], *, seed: int
+) -> list[dict[str, Any]]:
+    """The rows of a comparison: for each measure the tests of all pairs, with their overlap and single seeds."""
     shared = [pair.overlap() for pair in pairs]
+    several = any(len(side.runs) > 1 for side in sides)
     rows = []
-    for measure in map(str, parsed):
-        tests = compare_runs(
-            [a.name for a in sides], [a.evaluation.of(measure) for a in sides], measure=measure, seed=seed
-        )
+    for measure in map(str, measures):
+        values = [side.evaluation.of(measure) for side in sides]
+        tests = compare_runs([side.name for side in sides], values, measure=measure, seed=seed)
         for test, pair, share in zip(tests, pairs, shared, strict=True):
-            by_seed = {"by_seed": pair.by_seed(measure)} if len(each) > len(runs) else {}
+            by_seed = {"by_seed": pair.by_seed(measure)} if several else {}
             rows.append(dataclasses.asdict(test) | {"overlap": share} | by_seed)
-    return Compared(rows)
+    return rows
 
 
 @dataclasses.dataclass(frozen=True)

@@ -128,7 +128,7 @@ def inputs_of(task: Task, encoder: BiEncoder) -> dict[str, str]:
     if encoder.code:
         inputs["code"] = "+".join(encoder.code)
     check_stored(task.settings, task.source.teacher, task.given.pool, task.data)
-    frozen = frozen_inputs(task.settings, task.source, task.given.pool)
+    frozen = frozen_inputs(task.recipe.facts, task.settings, task.source, task.given.pool)
     return inputs | dict(task.given.inputs) | frozen
 
 

@@ -116,7 +116,7 @@ def open_ranker_start(task: Task) -> tuple[CrossEncoder, dict[str, Any], dict[st
     if ranker.code:
         inputs["code"] = "+".join(ranker.code)
     inputs |= task.given.inputs
-    inputs |= frozen_inputs(settings, task.source, given.get("given"))
+    inputs |= frozen_inputs(task.recipe.facts, settings, task.source, given.get("given"))
     if task.retriever is not None:
         given["retriever"] = first_retriever(task)
         inputs["retriever"] = given["retriever"].digest()

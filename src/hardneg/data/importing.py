@@ -67,7 +67,8 @@ SIGNS: Sequence[tuple[str, tuple[set[str], str]]] = (
     ("msmarco", ({"collection.tsv"}, r".*\.query\.txt|queries\..*\.tsv")),
     ("qa", ({"corpus.tsv"}, r".*\.jsonl")),
 )
-# The patterns of files with the queries or judgements of a split.
+# The patterns of files with the queries or judgements of a split. `would_read` asks the modules of pairs, corpus
+# and beir themselves.
 SPLITS: Mapping[str, Sequence[str]] = {
     "dpr": dpr.QUESTIONS,
     "msmarco": (*msmarco.QUERIES, *msmarco.QRELS),
@@ -86,7 +87,7 @@ LATER_FIELDS: Mapping[str, Set[str]] = {"tevatron": {*tevatron.QUERY_TEXTS}, "dp
 CONVENTIONAL = re.compile(
     r"(?:queries|corpus|collection|topics|qrels|psgs_w100|msmarco-docs)(?![a-z0-9]).*|.*\.query\.txt"
 )
-# The files of each convention: the name that a message shows, and the pattern of real names.
+# The files of each convention that `SIGNS` tells: the name that a message shows, and the pattern of real names.
 PARTS: Mapping[str, Sequence[tuple[str, str]]] = {
     "beir": [
         ("corpus.jsonl", r"corpus\.jsonl"),
@@ -219,7 +220,7 @@ def would_read(place: Path, file: Path) -> bool:
         return pairs.would_read(place, file)
     if format == "beir":
         return file.parent == place / "qrels" and has_split(file, beir.SPLITS)
-    return file.parent == place and has_split(file, *SPLITS.get(format, ()))
+    return file.parent == place and has_split(file, *SPLITS[format])
 
 
 def by_names(names: Set[str], signs: Sequence[tuple[str, tuple[set[str], str]]]) -> str | None:

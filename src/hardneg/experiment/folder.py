@@ -267,6 +267,7 @@ def record_of(
         "inputs": dict(inputs),
         SPLITS: names,
         BASE: base,
+        **settings.told_besides,
     }
 
 

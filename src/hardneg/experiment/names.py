@@ -33,6 +33,11 @@ FUSED = f"+{BM25}"  # stands after the name of a state whose runs were fused wit
 SHOWN = {STARTED: "untrained, as trained on"}
 
 
+def name_of_step(episode: int, step: int, *, several: bool) -> str:
+    """The name of the state after so many steps of an episode; it says which episode if there are ``several``."""
+    return f"episode-{episode}-step-{step}" if several else f"step-{step}"
+
+
 def few_of_dev(results: Mapping[str, Any], asked: int | None) -> int | None:
     """How many first hits of BM25 for each query dev was judged among; None: dev was judged among all passages.
 

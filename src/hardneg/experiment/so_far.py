@@ -11,15 +11,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from hardneg.experiment.course import Course, course_of
 from hardneg.experiment.layout import Layout, run_of, runs_beside, version_in
-from hardneg.experiment.names import BM25, FINAL, LAST, RETRIEVED, STARTED, UNTRAINED, Asked, Kind
+from hardneg.experiment.names import BM25, FINAL, LAST, RETRIEVED, STARTED, UNTRAINED, Asked, Kind, name_of_step
 from hardneg.experiment.states import StateRecord
 from hardneg.storage.artifacts import is_published, read_manifest
 
 GEOMETRY = "geometry"  # an artefact beside the runs of a state, which holds the step of a refresh
 NEVER = float("inf")
 EPISODE = 1  # the episode of recipes that have only one
-REFRESHED, GAME = "ance", "ar2"  # recipes that mine again within their one episode
 
 Order = tuple[float, float]  # episode, step
 
@@ -31,10 +31,10 @@ def states_so_far(
 
     Parameters
     ----------
-    settings : content of ``settings.json``; names of states depend on the recipe.
+    settings : content of ``settings.json``; where states lie and how they are named depends on the course.
     rows : of ``metrics.jsonl``, which say with which version of the negatives each step was made.
     """
-    reader = _Reader(layout, str(settings.get("recipe")), settings.get("settings", {}), rows)
+    reader = _Reader(layout, course_of(settings), settings.get("settings", {}), rows)
     found = sorted(reader.found(), key=lambda pair: pair[0])
     named: dict[str, StateRecord] = {}
     for _, record in found:
@@ -64,7 +64,7 @@ class _Reader:
     """Reads the states of a folder from the places where its recipe keeps them."""
 
     layout: Layout
-    recipe: str
+    course: Course
     settings: Mapping[str, Any]
     rows: Sequence[Mapping[str, Any]] = field(repr=False)
 
@@ -81,8 +81,8 @@ class _Reader:
     def _all(self) -> Iterator[tuple[Order, StateRecord]]:
         yield (-NEVER, -NEVER), self._record(RETRIEVED, "retriever", self.layout.runs_of(RETRIEVED))
         yield (-NEVER, 0), self._record(UNTRAINED, "untrained", self.layout.runs_of(UNTRAINED))
-        yield from self._refreshed() if self.recipe == REFRESHED else self._of_episodes()
-        if self.recipe == GAME:
+        yield from self._refreshed() if self.course.mines == "refreshes" else self._of_episodes()
+        if self.course.mines == "iterations":
             yield from self._iterations()
         yield from self._measured()
         for name in (LAST, FINAL):
@@ -152,8 +152,7 @@ class _Reader:
             yield (EPISODE, step), self._record(name, "passing", state.runs, **facts)
 
     def _name_of_step(self, episode: int, step: int) -> str:
-        several = self.recipe == "ance-tele" or len(self.settings.get("mixtures") or []) > 1
-        return f"episode-{episode}-step-{step}" if several else f"step-{step}"
+        return name_of_step(episode, step, several=self.course.several_episodes)
 
     def _begun(self, runs: Path) -> StateRecord:
         """The state that training begins with; it has another name if the model as given was measured too."""
@@ -167,9 +166,9 @@ class _Reader:
         model = self.layout.last_model if name == LAST else self.layout.model
         episode = max((int(folder.path.name) for folder in self.layout.episodes()), default=EPISODE)
         pool: Path | None = self.layout.episode(episode).negatives
-        if self.recipe == REFRESHED:
+        if self.course.mines == "refreshes":
             episode, pool = EPISODE, self._version_at(max((int(row["step"]) for row in self.rows), default=0))
-        elif self.recipe == GAME:
+        elif self.course.mines == "iterations":
             pool = self.layout.episode(EPISODE).version(
                 self._candidates_of(int(self.settings.get("iterations", 1)))
             )
@@ -178,7 +177,7 @@ class _Reader:
 
     def _through_others(self, base: StateRecord, runs: Path) -> Iterator[StateRecord]:
         """The states whose runs an index or a ranker made of this state, found beside its own runs."""
-        kind: Kind = "reranked" if self.recipe == GAME else "indexed"
+        kind: Kind = "reranked" if self.course.mines == "iterations" else "indexed"
         for by, path in runs_beside(runs):
             if has_runs(path):
                 record = self._record(f"{base.name}/{by}", kind, path, episode=base.episode, step=base.step)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from hardneg import keyed_random
+from hardneg.arguments import brief
 from hardneg.data.token_pairs import PairForm, PairTemplate
 from hardneg.errors import SettingsError
 from hardneg.models.encoder_settings import TitleJoin, check_of_model
@@ -105,7 +106,7 @@ class PairHead(nn.Module):
 
     Raises
     ------
-    SettingsError : no head is known for this type of model.
+    SettingsError : no head is known for this type of model, or it reads states that are not pooled here.
     """
 
     def __init__(self, config: Any) -> None:
@@ -117,7 +118,7 @@ class PairHead(nn.Module):
             what = f"no classification head is known for a model of type {config.model_type}"
             raise SettingsError("UNSUPPORTED_MODEL", what, f"choose one of {', '.join(sorted(HEADS))}")
         form, width = HEADS[config.model_type], config.hidden_size
-        self.form = form
+        self.form, self.pooling = form, _pooling(config)
         self.before = nn.Dropout(_rate(config, form.before) if form.before else 0.0)
         self.dense = undrawn(width, width, bias=getattr(config, "classifier_bias", True))
         self.activation = ACT2FN[getattr(config, form.activation, form.activation)]
@@ -147,6 +148,17 @@ class PairHead(nn.Module):
             linear.weight.copy_(torch.empty(linear.weight.shape).normal_(0.0, spread, generator=generator))
             if linear.bias is not None:
                 linear.bias.zero_()
+
+
+def _pooling(config: Any) -> Pooling:
+    """The state that a head reads: the first token's, but in ModernBERT the one its configuration names."""
+    pooling: Pooling = getattr(config, "classifier_pooling", "cls")
+    if pooling not in get_args(Pooling):
+        what = f"the model's classifier_pooling is {brief(pooling)}, which is not computed here"
+        raise SettingsError(
+            "UNSUPPORTED_MODEL", what, f"choose a model with one of {', '.join(get_args(Pooling))}"
+        )
+    return pooling
 
 
 def _rate(config: Any, name: str) -> float:
@@ -192,9 +204,8 @@ class CrossEncoder(TowerModel):
 
     @property
     def pooling(self) -> Pooling:
-        """The state that the head reads: the first token's, but in ModernBERT the one its configuration names."""
-        pooling: Pooling = getattr(self.tower.transformer.config, "classifier_pooling", "cls")
-        return pooling
+        """The states of a pair that its head reads."""
+        return self.tower.head.pooling  # type: ignore[union-attr, return-value]
 
     @property
     def template(self) -> PairTemplate:

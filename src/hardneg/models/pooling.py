@@ -24,6 +24,8 @@ def pool(states: Tensor, bounds: Tensor, pooling: Pooling) -> Tensor:
         return states[bounds[:-1]].float()
     if pooling == "last":
         return states[bounds[1:] - 1].float()
+    if pooling != "mean":
+        raise ValueError(f"pooling = {pooling!r} is not computed here")
     # A bag of rows is summed by one thread in order, so that the bits do not depend on scheduling.
     rows = torch.arange(len(states), dtype=bounds.dtype, device=states.device)
     return F.embedding_bag(rows, states.float(), bounds[:-1], mode="mean")

@@ -23,8 +23,8 @@ from hardneg.models.st_folder import (
     DENSE_WEIGHTS,
     LEGACY_POOLING,
     MODULES,
-    POOLING,
     TRANSFORMER_CONFIG,
+    mode_of,
 )
 from hardneg.models.tower import Tower, publish_model
 from hardneg.records import Side
@@ -142,7 +142,8 @@ def _write_modules(draft: Draft, inside: str, settings: EncoderSettings, tower: 
     """Write the modules after the transformer, in the spelling that all readers know; returns their kinds."""
     width, kinds = tower.width, ["Pooling"]
     active = {"word_embedding_dimension": width}
-    active |= {key: POOLING.get(mode) == settings.pooling for mode, key in LEGACY_POOLING.items()}
+    pooled = mode_of(settings.pooling)
+    active |= {key: mode == pooled for mode, key in LEGACY_POOLING.items()}
     _write_json(draft, f"{inside}1_Pooling/config.json", active)
     if isinstance(tower.head, AnceHead):
         kinds += ["Dense", "LayerNorm"]

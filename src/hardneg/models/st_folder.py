@@ -38,6 +38,7 @@ LEGACY_POOLING = {
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
+MEAN = LEGACY_POOLING["mean"]  # the only flag that counts as true where a folder leaves it out
 LOADED = ("tokenizer_args", "processor_kwargs")  # the old and the new name of what a tokenizer is loaded with
 CONFIGURED = ("config_args", "config_kwargs")
 HARMLESS = {"trust_remote_code", "revision", "token", "cache_dir", "local_files_only", "use_fast", "padding"}
@@ -197,17 +198,39 @@ def _unsupported(name: str, path: Path) -> SettingsError:
     )
 
 
+def mode_of(pooling: Pooling) -> str:
+    """What sentence-transformers calls a pooling; raises :class:`SettingsError` where it has no name for it."""
+    for mode, name in POOLING.items():
+        if name == pooling:
+            return mode
+    what = f"pooling = {pooling} has no name in sentence-transformers, so its folders cannot say it"
+    raise SettingsError("UNSUPPORTED_MODULE", what, "save a model with another pooling")
+
+
 def _pooling(module: Module) -> Pooling:
     config = module.config
     mode = config.get("pooling_mode")
-    if mode is None:
-        mode = [name for name, key in LEGACY_POOLING.items() if config.get(key)] or ["mean"]
-    modes = [mode] if isinstance(mode, str) else list(mode)
+    modes = [mode] if isinstance(mode, str) else _flagged(module) if mode is None else list(mode)
     if len(modes) != 1 or modes[0] not in POOLING:
         raise _unsupported(f"Pooling ({', '.join(modes)})", module.folder)
     if not config.get("include_prompt", True):
         raise _unsupported("Pooling that leaves out the prompt", module.folder)
     return POOLING[modes[0]]
+
+
+def _flagged(module: Module) -> list[str]:
+    """The modes whose flags are true in the old spelling; one that says nothing about the mean means the mean."""
+    config = module.config
+    modes = [mode for mode, key in LEGACY_POOLING.items() if config.get(key)]
+    unknown = sorted(key for key in config if key.startswith("pooling_mode_") and config[key])
+    unknown = [key for key in unknown if key not in LEGACY_POOLING.values()]
+    if unknown:
+        raise _unsupported(f"Pooling ({', '.join([*modes, *unknown])})", module.folder)
+    if modes or MEAN not in config:
+        return modes or ["mean"]
+    what = "no pooling mode is true, so the folder does not say how states become a vector"
+    fix = f"set the right one to true in its config.json, as {MEAN}"
+    raise InputError("BAD_MODEL", what, fix, path=module.folder)
 
 
 def _head(rest: list[Module], source: ModelSource) -> tuple[Head, tuple[Module, ...], list[Module]]:

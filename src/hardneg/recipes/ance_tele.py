@@ -18,6 +18,7 @@ from pydantic import Field, PositiveInt, ValidationInfo, field_validator
 
 from hardneg.data.training_data import TrainingData
 from hardneg.errors import SettingsError
+from hardneg.experiment.course import Course, course_of_episodes
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.negatives.candidates import ALL, Contains
@@ -155,9 +156,16 @@ class AnceTele(TrialSettings):
         """Number of the first episode."""
         return self.start_episode
 
-    def name_of_step(self, episode: int, step: int) -> str:
-        """The name of the state after so many steps of an episode."""
-        return f"episode-{episode}-step-{step}"
+    @property
+    def course(self) -> Course:
+        """Episodes that mine; the names of all states say in which one they are."""
+        return course_of_episodes(
+            first=self.start_episode,
+            episodes=self.episodes,
+            in_batch=self.first == "in_batch",
+            restarts=self.start == "scratch",
+            carries_over=self.momentum != "accumulate",
+        )
 
     def passages_per_query(self, episode: int) -> int:
         """1 positive + N negatives of an episode."""

@@ -1,7 +1,8 @@
 """The list of all recipes as commands show them: their names, modules, help texts and own options.
 
 A recipe's module loads torch, but help must not load it. So the facts that help needs stand here, and the recipe
-takes them from here. This is the only list of recipes: commands and functions find them by it.
+takes them from here. Commands and functions find a recipe by this list. Other tables have its presets, meanings
+and common options; docs/architecture.md ("To add") names them all.
 """
 
 from __future__ import annotations
@@ -95,6 +96,8 @@ class RecipeFacts:
     notes : a note on a preset, by the name of the preset.
     hint : the rest of the help.
     without : names of options that all other recipes have, but not this one.
+    one_episode : whether it has one episode, whose model is published as the last one alone, and which nothing
+        extends. `hardneg clean` then deletes the checkpoints of a finished experiment.
     module : the module under ``hardneg.recipes`` that has ``RECIPE``; by default the recipe's name.
     """
 
@@ -106,6 +109,7 @@ class RecipeFacts:
     notes: Mapping[str, str] = field(default_factory=dict)
     hint: str = ""
     without: tuple[str, ...] = ()
+    one_episode: bool = False
     module: str = ""
 
     @property
@@ -169,6 +173,7 @@ STAR = RecipeFacts(
     "STAR: hard negatives mined once, and in-batch negatives.",
     ("hardneg train star --data DATA --model warm/model --preset passage", "--out EXP"),
     options=(NEGATIVES, *FROZEN),
+    one_episode=True,
 )
 ADORE = RecipeFacts(
     "adore",
@@ -176,6 +181,7 @@ ADORE = RecipeFacts(
     ("hardneg train adore --data DATA --model star/model --preset passage", "--out EXP"),
     options=(INDEX,),
     model_options=(),
+    one_episode=True,
     module="adore.recipe",
 )
 AR2 = RecipeFacts(

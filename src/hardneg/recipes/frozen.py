@@ -24,6 +24,7 @@ from hardneg.models.source import ModelSource
 from hardneg.negatives.imported_pool import import_pool
 from hardneg.negatives.pool import NegativePool
 from hardneg.negatives.scores import Guide, Score, StoredScores, guide_of, is_scored, lowest_positive
+from hardneg.recipes.catalogue import RecipeFacts
 from hardneg.recipes.group_settings import GroupSettings, MiningSettings
 from hardneg.recipes.settings import TrainingSettings
 from hardneg.search.rerank import RetrieverScorer
@@ -112,7 +113,7 @@ class FrozenModels:
                     "the pool has no score for some positives: the model to filter by is distilled instead"
                 )
         if live is None:
-            raise no_teacher(self.groups)
+            raise no_teacher(takes_pool=pool is not None)
         return live.score
 
     @cached_property
@@ -165,11 +166,14 @@ def source_at(source: ModelSource, place: str) -> ModelSource:
     return dataclasses.replace(source, model=place, passage_model=None, ranker=None)
 
 
-def frozen_inputs(settings: TrainingSettings, source: ModelSource, pool: NegativePool | None) -> dict[str, str]:
+def frozen_inputs(
+    facts: RecipeFacts, settings: TrainingSettings, source: ModelSource, pool: NegativePool | None
+) -> dict[str, str]:
     """The digests of the given frozen models, by their use; each model is read for this and then dropped.
 
     Parameters
     ----------
+    facts : of the recipe, so that no advice names a pool to a recipe that takes none.
     pool : the pool that training begins with; None: none is given.
 
     Raises
@@ -180,7 +184,7 @@ def frozen_inputs(settings: TrainingSettings, source: ModelSource, pool: Negativ
     if isinstance(settings, GroupSettings) and settings.distill is not None:
         named = source.teacher is not None or settings.filter_by != "miner"
         if not named and (pool is None or not pool.ranker):
-            raise no_teacher(settings)
+            raise no_teacher(takes_pool=facts.takes_pool)
         if not named and settings.unscored:
             what = "a teacher is to be distilled, but some negatives are not from the scored pool"
             alone = f"train on the scored negatives alone ({settings.given_alone})"
@@ -219,10 +223,10 @@ def digest_at(source: ModelSource) -> str:
     return open_frozen(source).digest()
 
 
-def no_teacher(settings: GroupSettings | None) -> SettingsError:
-    """The fault that there is nothing to distil."""
+def no_teacher(*, takes_pool: bool) -> SettingsError:
+    """The fault that there is nothing to distil; ``takes_pool``: whether a pool could have a teacher's scores."""
     what = "a teacher is to be distilled, but there is none, and the negatives have no scores"
     fix = "give --teacher M, or negatives that `hardneg score` made (--pool SCORED)"
-    if settings is not None and not settings.takes_pool:
+    if not takes_pool:
         what, fix = "a teacher is to be distilled, and none is given", "give --teacher M"
     return SettingsError("NO_TEACHER", what, fix)

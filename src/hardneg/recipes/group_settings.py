@@ -11,7 +11,7 @@ from hardneg.errors import SettingsError
 from hardneg.negatives.candidates import Filters
 from hardneg.recipes.settings import Episode, TrainingSettings
 from hardneg.shown import as_set
-from hardneg.training.objectives import DistillName, GroupLoss, TaughtLoss, distilled
+from hardneg.training.objectives import WITH_MARGIN, DistillName, GroupLoss, TaughtLoss, distilled
 
 BOUNDS = ("max_score", "absolute_margin", "relative_margin", "top")
 
@@ -82,11 +82,9 @@ class GroupSettings(MiningSettings):
 
     Attributes
     ----------
-    takes_pool : whether the recipe can begin with a given pool, which may have a teacher's scores.
     given_alone : the setting with which training has the negatives of a given pool alone.
     """
 
-    takes_pool: ClassVar[bool] = True
     given_alone: ClassVar[str] = ""
 
     # false negatives of a step: masked if the starting model scores them above the positive less the margin
@@ -115,6 +113,12 @@ class GroupSettings(MiningSettings):
             what = "a teacher is given, and nothing is distilled"
             raise SettingsError("BAD_SETTING", what, "set distill = kl or margin_mse, or leave --teacher out")
         return super().with_frozen(filter_by, False)
+
+    def check_margin(self, loss: str) -> None:
+        """Refuse the setting ``margin``, which some recipes have, with a loss that uses none."""
+        if loss not in WITH_MARGIN:
+            which = " or ".join(sorted(WITH_MARGIN))
+            self.check_idle(f"with loss = {loss}, and only {which} has a margin", "margin")
 
     def check_taught(self, groups: str) -> None:
         """Refuse a teacher if all groups are of a positive alone, over which its term is 0 whatever the model is.

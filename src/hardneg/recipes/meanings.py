@@ -469,6 +469,10 @@ def meaning_of(recipe: str, setting: str) -> Meaning:
 
     Raises
     ------
-    KeyError : the table has no such setting.
+    LookupError : the table has no such setting.
     """
-    return MEANINGS.get(f"{recipe}.{setting}") or MEANINGS[setting]
+    found = MEANINGS.get(f"{recipe}.{setting}") or MEANINGS.get(setting)
+    if found is None:
+        where = f"recipe {recipe}" if recipe else "all recipes"
+        raise LookupError(f"setting {setting} of {where} has no meaning: add it to meanings.py")
+    return found

@@ -19,6 +19,7 @@ from pydantic import Field, PositiveInt
 from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.reranked import RankedState, Reranker
 from hardneg.errors import SettingsError
+from hardneg.experiment.course import Course
 from hardneg.experiment.names import RETRIEVED, UNTRAINED, Kind
 from hardneg.experiment.snapshot import ArchivedState, Snapshot
 from hardneg.models.bi_encoder import BiEncoder
@@ -84,6 +85,11 @@ class RankerTraining(MiningSettings):
     positives: Literal["rotate", "first"] = "rotate"
     filter_by: Literal["miner", "given"] = "miner"  # not start: a new ranker's head is random
     rerank: int = Field(100, ge=1)  # hits of a dev or test query that are re-ranked to measure a state
+
+    @property
+    def course(self) -> Course:
+        """One episode that trains a ranker alone."""
+        return Course(trains="ranker")
 
     def check(self) -> None:
         """Refuse also settings that no ranker has."""

@@ -18,8 +18,11 @@ from hardneg.data.collection import Collection
 from hardneg.data.training_data import DevDraw, Labels, Splits, TrainingData, choose_splits, labelled
 from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import Measure, bases_of, parse_measures
+from hardneg.experiment.course import Course
 from hardneg.experiment.layout import LAST_MODEL, MODEL
-from hardneg.models.encoder_settings import EncoderSettings
+from hardneg.experiment.names import name_of_step
+from hardneg.models.encoder_settings import EncoderSettings, Head, TitleJoin
+from hardneg.models.pooling import Pooling
 from hardneg.recipes.catalogue import RecipeFacts
 from hardneg.search.encoding import Encoding
 from hardneg.shown import as_set, counted
@@ -65,12 +68,12 @@ class TrainingSettings(Settings):
 
     # the encoder; None keeps the model's own setting
     towers: Literal["tied", "untied"] | None = None
-    pooling: Literal["cls", "mean", "last"] | None = None
-    head: Literal["none", "ance", "dense"] | None = None
+    pooling: Pooling | None = None
+    head: Head | None = None
     normalize: bool | None = None
     dim: int | None = Field(None, ge=1)
     scale: float | None = Field(None, gt=0)
-    title_join: Literal["sep", "space"] | None = None
+    title_join: TitleJoin | None = None
     use_titles: bool | None = None
     prompts: Literal["e5", "bge", "gte", "nomic"] | None = None  # and lengths, of a family; the four below win
     query_prompt: str | None = None
@@ -269,7 +272,17 @@ class TrainingSettings(Settings):
 
     def name_of_step(self, episode: int, step: int) -> str:
         """The name of the state after so many steps of an episode."""
-        return f"step-{step}"
+        return name_of_step(episode, step, several=self.course.several_episodes)
+
+    @property
+    def course(self) -> Course:
+        """What those who read the experiment's folder must know about its training."""
+        return Course()
+
+    @property
+    def told_besides(self) -> dict[str, Any]:
+        """The course of training, which is stored with the settings."""
+        return self.course.as_record()
 
     def steps_in(self, epochs: float, queries: int, size: int | None = None) -> int:
         """The steps of so many passes over the queries, within ``min_steps`` and ``max_steps``.

@@ -1,7 +1,7 @@
 """The common options of ``hardneg train``, and the settings of a recipe that each of them sets.
 
-This table is the only place that knows in which settings a recipe counts its steps, negatives and lengths. The
-module loads no torch, because help shows the options.
+The table says in which settings a recipe counts its steps, negatives and lengths, so that an option means the same
+in all recipes. The module loads no torch, because help shows the options.
 """
 
 from __future__ import annotations

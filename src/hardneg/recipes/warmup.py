@@ -17,6 +17,7 @@ from pydantic import Field, PositiveInt
 
 from hardneg.data.training_data import TrainingData
 from hardneg.errors import SettingsError
+from hardneg.experiment.course import Course, course_of_mixtures
 from hardneg.experiment.snapshot import State
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.negatives.candidates import Contains, without_answers
@@ -68,8 +69,7 @@ class Warmup(TrialSettings):
             self.check_idle(f"with {named}, where nothing is mined", "negatives", "count", *BOUNDS, "filter_by")
         if not any(map(shares, self.mixtures)):
             self.check_masked(f"with mixtures = {', '.join(self.mixtures)}, which have no in-batch negatives")
-        if self.loss != "hinge":
-            self.check_idle(f"with loss = {self.loss}, and only hinge has a margin", "margin")
+        self.check_margin(self.loss)
         if self.bounds and self.filter_by == "miner":
             what = f"{', '.join(self.bounds)} on negatives that no model scores"
             them = "it" if len(self.bounds) == 1 else "them"
@@ -105,9 +105,10 @@ class Warmup(TrialSettings):
         steps = min(self.stop_step or horizon, horizon)
         return Episode(episode, queries, steps, self.queries_per_step, 1 + self.drawn(episode), horizon)
 
-    def name_of_step(self, episode: int, step: int) -> str:
-        """The name of the state after so many steps; with several mixtures, it has the mixture's number."""
-        return f"episode-{episode}-step-{step}" if len(self.mixtures) > 1 else f"step-{step}"
+    @property
+    def course(self) -> Course:
+        """An episode for each mixture, whose number names of states have if there are several."""
+        return course_of_mixtures(self.mixtures)
 
     def mined(self, episode: int) -> list[str]:
         """The sources of an episode that are mined beforehand."""

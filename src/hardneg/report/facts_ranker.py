@@ -1,6 +1,6 @@
 """Tables of a retriever and a ranker that train each other (AR2): their measures, entropy, losses, disagreement.
 
-For experiments of another recipe, these functions raise :class:`NotMeant`.
+For experiments that train one model, these functions raise :class:`NotMeant`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from hardneg.report.opened import RANKER, Opened
 from hardneg.report.table import NotMeant, NotRecorded, Table
 from hardneg.storage.artifacts import is_published, read_manifest
 
-RECIPE = "ar2"
 FIRST_RANKER, LAST_RANKER = "first-ranker", "ranker"  # stand after the name of the state whose hits they re-rank
 SERIES = (
     "the retriever",
@@ -32,8 +31,8 @@ PARTS = ("adversarial", "distillation", "entropy")
 
 
 def states_of(opened: Opened) -> dict[str, dict[str, Any]]:
-    """The measures of all states by split and name; raises for an experiment of another recipe."""
-    if opened.settings.get("recipe") != RECIPE:
+    """The measures of all states by split and name; raises for an experiment that trains one model."""
+    if opened.course.mines != "iterations":
         raise NotMeant("One model was trained, so there are no two to compare.")
     return means_of(opened)
 

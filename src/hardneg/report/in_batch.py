@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from hardneg.errors import HardnegError
 from hardneg.evaluation.significance import bootstrap_interval, randomization_test
+from hardneg.experiment.course import course_of
 from hardneg.experiment.folder import BASE, read_settings
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.names import FINAL, UNTRAINED
@@ -17,7 +16,6 @@ from hardneg.report.opened import Opened
 from hardneg.report.verdict import Beside
 from hardneg.storage.artifacts import is_published, read_manifest
 
-IN_BATCH = "in_batch"  # as settings of recipes name it
 SEED, PERMUTATIONS = 0, 100_000  # of tests
 
 
@@ -67,36 +65,8 @@ def kept_after(opened: Opened, state: str) -> bool:
 
 def state_within(opened: Opened) -> str | None:
     """The name of the last state of training that in-batch negatives alone trained; None if there is none."""
-    settings = opened.settings.get("settings", {})
-    episodes = in_batch_episodes(str(opened.settings.get("recipe")), settings)
     states = [one for one in opened.states if one.kind == "episode" and one.of is None]
-    return next((one.name for one in reversed(states) if one.episode in episodes), None)
-
-
-def momentum_from(opened: Opened) -> int | None:
-    """The first episode, counted from 0, that can take negatives of the pool before it (``alpha``), or None.
-
-    A pool that training begins with is the pool before the first episode.
-    """
-    settings, recipe = opened.settings.get("settings", {}), str(opened.settings.get("recipe"))
-    if recipe != "ance-tele" or settings.get("momentum") == "accumulate":
-        return None
-    given = int(settings.get("start_episode", 1)) > 1
-    return len(in_batch_episodes(recipe, settings)) + (0 if given else 1)
-
-
-def in_batch_episodes(recipe: str, settings: Mapping[str, Any]) -> set[int]:
-    """The numbers of the episodes after which a model has seen in-batch negatives alone."""
-    if recipe == "ance-tele":
-        return {int(settings.get("start_episode", 1))} if settings.get("first") == IN_BATCH else set()
-    if recipe != "warmup":
-        return set()
-    numbers = set()
-    for number, mixture in enumerate(settings.get("mixtures", []), 1):
-        if mixture != IN_BATCH:
-            break
-        numbers.add(number)
-    return numbers
+    return next((one.name for one in reversed(states) if one.episode in opened.course.in_batch), None)
 
 
 def started_in_batch(opened: Opened) -> bool:
@@ -113,10 +83,7 @@ def started_in_batch(opened: Opened) -> bool:
     if not before.settings.is_file() or model.name != before.model.name or started is None:
         return False
     try:
-        made, settings = read_manifest(model).facts.get("digest"), read_settings(before.path)
+        made, course = read_manifest(model).facts.get("digest"), course_of(read_settings(before.path))
     except HardnegError:
         return False
-    known = settings.get("settings", {})
-    alone = in_batch_episodes(str(settings.get("recipe")), known)
-    every = known.get("episodes", len(known.get("mixtures", [])))
-    return made == started.digest and 0 < len(alone) == every
+    return made == started.digest and course.only_in_batch

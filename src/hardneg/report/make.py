@@ -20,7 +20,7 @@ from hardneg.report.explorer import explorer_data
 from hardneg.report.facts_audit import AUDIT, sampled_sentence, suspected_queries, suspects_of
 from hardneg.report.facts_results import judged_queries
 from hardneg.report.figures import FIGURES
-from hardneg.report.in_batch import in_batch, momentum_from, trained_start
+from hardneg.report.in_batch import in_batch, trained_start
 from hardneg.report.measured import of_bm25
 from hardneg.report.opened import FAULTS, RANKER, Opened
 from hardneg.report.page import Page, explorer_html, html_of
@@ -61,7 +61,7 @@ class Report:
         running = opened.told(lambda: so_far(opened), "")
         known: Any = {"queries": queries, "running": running, "dev_passages": opened.dev_passages}
         known |= {"at_work": bool(opened.executed_by), "in_batch": opened.told(lambda: in_batch(opened), None)}
-        known["momentum_from"] = opened.told(lambda: momentum_from(opened), None)
+        known["momentum_from"] = opened.course.momentum_from
         pools = opened.pools.values()
         known["mined"] = any(len(pool.passage_rows) for pool in pools) if pools else None
         judged = opened.told(lambda: verdict(opened.results, **known), UNREADABLE)

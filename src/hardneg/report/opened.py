@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from hardneg.data.training_data import TrainingData
 from hardneg.errors import ArtifactError, HardnegError
+from hardneg.experiment.course import Course, course_of
 from hardneg.experiment.folder import FORMAT, executed_by, read_settings
 from hardneg.experiment.layout import Layout, run_of
 from hardneg.experiment.metrics import rows_of
@@ -155,16 +156,20 @@ class Opened:
         """The rows of one model in ``metrics.jsonl``."""
         return [row for row in self.all_metrics if row.get("model", RETRIEVER) == model]
 
+    @cached_property
+    def course(self) -> Course:
+        """How the experiment is trained, which decides what its states are and which figures it has."""
+        return self.told(lambda: course_of(self.settings), Course())
+
     @property
     def trains_ranker(self) -> bool:
         """Whether the model that is trained is a ranker, and no retriever."""
-        return bool(self.settings.get("recipe") == RANKER)
+        return self.course.trains == "ranker"
 
     @property
     def restarts(self) -> bool:
         """Whether every episode trains the starting model anew, as ``ance-tele`` does with ``start = scratch``."""
-        named = self.settings.get("settings") or self.settings.get("result_settings", {})
-        return self.settings.get("recipe") == "ance-tele" and named.get("start") == "scratch"
+        return self.course.restarts
 
     @cached_property
     def metrics(self) -> Rows:

@@ -36,6 +36,7 @@ from hardneg.training.gradient_norms import source_norms
 from hardneg.training.loop import Objective, StepOutput
 
 LossName = Literal["contrastive", "pairwise_nll", "hinge", "bce"]
+WITH_MARGIN = frozenset[LossName]({"hinge"})  # the losses that use ``margin``
 DistillName = Literal["kl", "margin_mse"]
 GroupLoss = Callable[[Tensor, Tensor, Tensor], Tensor]  # (scores [b, p], targets [b], masked [b, p]) -> [b]
 TaughtLoss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # also takes a teacher's scores [b, 1 + N]

@@ -19,6 +19,7 @@ from hardneg.config import operational
 from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.search_state import search_state
 from hardneg.errors import SettingsError
+from hardneg.experiment.course import Course
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.models.bi_encoder import BiEncoder
@@ -68,7 +69,6 @@ NEEDED = 2  # versions that resuming or the results may need besides those that 
 class Ance(GroupSettings):
     """Settings of the recipe; the presets hold the paper's values."""
 
-    takes_pool: ClassVar[bool] = False  # it mines anew as it trains
     steps_instead: ClassVar[Mapping[str, str]] = {"refresh_every": "epochs"}
 
     mode: Mode = "sync"
@@ -92,6 +92,11 @@ class Ance(GroupSettings):
     def roles(self) -> Sequence[str]:
         """Trainer and inferencer; empty if one process does the work of both."""
         return () if self.mode == "sync" else (TRAINER, INFERENCER)
+
+    @property
+    def course(self) -> Course:
+        """One episode, whose negatives are mined again and again."""
+        return Course(mines="refreshes")
 
     @property
     def may_grow(self) -> tuple[str, ...]:
@@ -130,8 +135,7 @@ class Ance(GroupSettings):
     def check(self) -> None:
         """Refuse also a staleness that cannot occur, settings without effect, and steps that do not fit."""
         super().check()
-        if self.loss != "hinge":
-            self.check_idle(f"with loss = {self.loss}, and only hinge has a margin", "margin")
+        self.check_margin(self.loss)
         if self.max_staleness is None:
             self.check_idle("without max_staleness, so that nothing is too old", "stale")
         self.check_draws("negatives_per_query", self.negatives_per_query, ("depth", "top"))

@@ -11,6 +11,7 @@ from hardneg.adversarial import Game, Weighting
 from hardneg.diagnostics.judge import evaluation_depth
 from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import parse_measures
+from hardneg.experiment.course import Course
 from hardneg.negatives.mix import nearest
 from hardneg.recipes.group_settings import MiningSettings
 from hardneg.recipes.roles.peers import INFERENCER, TRAINER
@@ -159,6 +160,11 @@ class Ar2(MiningSettings):
         """The settings that decide the result; without ``mode = sync``, as when there was no such setting yet."""
         values = super().result_values()
         return {name: value for name, value in values.items() if (name, value) != ("mode", "sync")}
+
+    @property
+    def course(self) -> Course:
+        """Iterations in which the retriever and the ranker train in turn."""
+        return Course(mines="iterations")
 
     @property
     def roles(self) -> Sequence[str]:
