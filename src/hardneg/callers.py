@@ -19,7 +19,7 @@ OPTION = re.compile(
     r"(?P<bare>(?= = )|(?=(?: or --[a-z-]+)* out\b))?"
 )
 COMMAND = re.compile(r"`?\bhardneg [a-z][^;,)`\n]*")  # advice to run a command keeps the command's options
-PLACEHOLDER = re.compile(r" (?P<value>[A-Z]+|\d+(?:\.\d+)?)(?![\w/])(?!: )")  # --filter-by M, --seed 3
+PLACEHOLDER = re.compile(r" (?P<value>[A-Z]+|\d+(?:\.\d+)?)(?![\w/])")  # --filter-by M, --seed 3
 SIZE = re.compile(r" (?P<value>\d+[KMGT])\b")  # --max-ram 8G
 WORD = re.compile(r" (?P<value>(?!(?:and|or|too|with)\b)\w(?:[\w./-]*\w)?)")  # --split dev.small
 WITH_WORDS = ("allow_code", "dev", "format", "role", "shard", "split", "test", "tune")  # whose values are words
