@@ -136,7 +136,8 @@ def in_python(text: str, called: Called) -> str:
     """A text with keywords of the called function in place of options, except in commands that it names."""
     if "--" not in text and "option " not in text:
         return text
-    pieces, end = [], 0
+    pieces: list[str] = []
+    end = 0
     for command in COMMAND.finditer(text):
         pieces += [_reworded(text[end : command.start()], called), command[0]]
         end = command.end()
