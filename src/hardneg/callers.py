@@ -146,7 +146,8 @@ def in_python(text: str, called: Called) -> str:
 
 def _reworded(text: str, called: Called) -> str:
     """A text without commands, with keywords in place of its options."""
-    pieces, end = [], 0
+    pieces: list[str] = []
+    end = 0
     for found in OPTION.finditer(text):
         if found.start() < end:  # it stood in the value of the one before
             continue
