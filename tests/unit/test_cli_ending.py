@@ -255,7 +255,7 @@ def test_an_experiment_without_a_model_says_so(tmp_path):
 def test_an_experiment_stands_for_the_run_of_its_final_model(hardneg, world, experiment, monkeypatch):
     monkeypatch.setattr("hardneg.api.inputs.is_published", lambda place: Path(place).name == "model")
     assert run_place(experiment, "test") == experiment / "runs/final.test.trec.gz"
-    with pytest.raises(ArtifactError, match=r'NO_RUN.*give split="test", or'):
+    with pytest.raises(ArtifactError, match=r"NO_RUN.*give --split test, or"):
         run_place(experiment, "dev")
     status, out, err = hardneg("evaluate", experiment, "--data", world[0].path, "--measures", "RR@10", "--json")
     assert (status, err) == (0, "")
