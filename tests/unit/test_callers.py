@@ -1,9 +1,13 @@
 """Faults and notes name keywords to a caller in Python, and options to a command."""
 
+import collections
 import inspect
 import logging
 import re
+import subprocess
+import sys
 import threading
+import time
 import typing
 from types import SimpleNamespace
 
@@ -16,6 +20,8 @@ from hardneg.arguments import checked
 from hardneg.callers import BOUNDS, SPLITS, Called, command_line, in_callers_words, in_python
 from hardneg.errors import Faults, HardnegError, InputError, SettingsError
 from hardneg.process import progress
+from hardneg.recipes.roles import supervision
+from hardneg.recipes.roles.jobs import Job
 from worlds.small_trainings import train_small
 from worlds.tiny_world import one_thread  # noqa: F401
 
@@ -275,6 +281,31 @@ def test_the_outer_function_is_the_one_that_was_called():
         outer()
 
 
+def test_what_a_role_writes_names_keywords_to_the_python_that_started_it(monkeypatch):
+    told = []
+    program = [sys.executable, "-c", "import sys; sys.stderr.write('WARNING: give --pool')"]
+    popen = subprocess.Popen
+    monkeypatch.setattr(supervision.subprocess, "Popen", lambda command, **given: popen(program, **given))
+    monkeypatch.setattr(supervision, "note", lambda line: told.append(in_callers_words(line)))
+
+    @checked
+    def start(negatives: int = 0) -> None:
+        job = Job("ance", "trainer", "e", "d", {}, {}, {}, 0, {}, None, supervised=True)
+        worker = object.__new__(supervision.Worker)
+        worker.job, worker.beat, worker.tail = job, SimpleNamespace(read=lambda: ""), collections.deque()
+        worker._start()
+        worker.process.stdin.close()
+        worker.process.wait()
+        while not worker.process.stderr.closed:
+            time.sleep(0.01)
+
+    start()
+    assert told == ["trainer: WARNING: give negatives="]
+    with command_line():
+        start()
+    assert told[1:] == ["trainer: WARNING: give --pool"]
+
+
 TRAINING = Called("train", None, {"allow_bin"})
 MINING = Called("mine", ["filters", "filter_by", "k"])
 
@@ -300,6 +331,7 @@ MINING = Called("mine", ["filters", "filter_by", "k"])
         ("give --max-ram 8G", 'give hardneg.process.memory.limit_memory(max_ram="8G")', TRAINING),
         ("--max-score or --top 3", "filters=hn.Filters(max_score=...) or hn.Filters(top=3)", MINING),
         ("give --k; leave --filter-by or --top out", "give k=; leave filter_by or top out", MINING),
+        ("or give a new folder with --out", "or give a new folder with out=", TRAINING),
         ("no option at all", "no option at all", MINING),
     ],
 )
