@@ -17,6 +17,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
+from hardneg.callers import Called, answering
 from hardneg.errors import Faults, HardnegError, SettingsError
 from hardneg.storage.digests import in_home
 from hardneg.surroundings import own_surroundings
@@ -41,6 +42,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
     The function gets Python's numbers in place of numpy's, which JSON does not take, and paths in place of ``~``,
     as a shell gives them. It works in surroundings of its own (:func:`~hardneg.surroundings.own_surroundings`).
+    Its faults name keywords to a caller in Python, and options to a command (:mod:`~hardneg.callers`).
 
     Raises
     ------
@@ -48,6 +50,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     """
     signature = inspect.signature(function)
     keywords = functools.cache(lambda: keywords_of(signature, hints_of(function)))
+    called = functools.cache(lambda of: Called(of, keywords(), flags_of(signature, hints_of(function))))
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -67,7 +70,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
             raise faults[0] if len(faults) == 1 else Faults(faults)
         for name, value in given.arguments.items():
             given.arguments[name] = settled(value, hints.get(name), signature.parameters[name].kind)
-        with own_surroundings():
+        with answering(called(of)), own_surroundings():
             return function(*given.args, **given.kwargs)
 
     return call
@@ -84,6 +87,16 @@ def keywords_of(signature: inspect.Signature, hints: Mapping[str, Any]) -> Colle
         else:
             return None
     return names
+
+
+def flags_of(signature: inspect.Signature, hints: Mapping[str, Any]) -> frozenset[str]:
+    """The names of the keyword arguments of a function that are True or False."""
+    flags = {name for name in signature.parameters if hints.get(name) is bool}
+    for hint in hints.values():
+        if typing.get_origin(hint) is typing.Unpack:
+            fields = hints_of(*typing.get_args(hint))
+            flags |= {name for name, kind in fields.items() if kind is bool}
+    return frozenset(flags)
 
 
 def unexpected(function: str, name: str, known: Collection[str]) -> TypeError:

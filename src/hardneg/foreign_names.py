@@ -59,7 +59,11 @@ OURS: dict[str, Ours] = {  # by the foreign name, in small letters with undersco
     **dict.fromkeys(
         ("num_negatives", "n_negatives", "hard_negatives", "num_hard_negatives", "negative_number"), NEGATIVES
     ),
-    "pool": Ours(option="--pool", note="In Python it is the argument negatives."),
+    "pool": Ours(option="--pool"),
+    **{name: Ours(option=f"--{name}") for name in ("train", "dev", "test")},  # in Python parts of splits
+    "max_ram": Ours(option="--max-ram"),
+    "max_vram": Ours(option="--max-vram"),
+    **{name: Ours(option=f"--{name}") for name in ("threads", "estimate")},
     "temperature": Ours(("scale",), note="scale = 1 / temperature: 20 for 0.05"),
     **dict.fromkeys(("warmup_ratio", "warmup_steps", "num_warmup_steps", "warmup_proportion"), WARMUP),
     **dict.fromkeys(("gradient_accumulation_steps", "mini_batch_size", "micro_batch_size"), MICRO),

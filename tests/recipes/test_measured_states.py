@@ -281,7 +281,7 @@ def test_dev_must_be_there(train):
         with pytest.raises(SettingsError, match="NO_DEV") as caught:
             train("star", dev="none", **changes)
         assert len(caught.value.lines) == 1
-        assert "--dev" in str(caught.value)
+        assert "splits=hn.Splits(dev=...)" in str(caught.value)
 
 
 def test_settings_that_contradict_each_other_are_refused():
@@ -446,7 +446,7 @@ def test_an_experiment_is_evaluated_on_the_queries_that_it_held_out(train, world
     results = hn.train("warmup", collection.path, world.calm, out, **options)
     found = hn.evaluate(out, split="dev", measures="RR@10")
     assert found["measures"]["RR@10"] == pytest.approx(results["dev"]["final"]["RR@10"])
-    with pytest.raises(ArtifactError, match=r"NO_RUN: .* on split 'test'; give --split dev, or "):
+    with pytest.raises(ArtifactError, match=r"NO_RUN: .* on split 'test'; give split=.dev., or "):
         hn.evaluate(out)
     fewer = tmp_path / "fewer"
     hn.train("warmup", collection.path, world.calm, fewer, **(options | {"dev_queries": 2}))
@@ -486,7 +486,7 @@ def test_an_experiment_with_a_test_of_another_name_is_judged_by_that(train, worl
     assert hn.evaluate(out, measures="RR@10")["measures"]["RR@10"] == mean
     (row,) = hn.compare([out, out], measures="RR@10")
     assert row["ties"] == len(collection.qrels("dev"))
-    with pytest.raises(ArtifactError, match=r"NO_RUN: .* on split 'dev'; give --split test, or "):
+    with pytest.raises(ArtifactError, match=r"NO_RUN: .* on split 'dev'; give split=.test., or "):
         hn.evaluate(out, split="dev")
     other = tmp_path / "other"
     hn.train("warmup", collection.path, world.calm, other, **options | {"splits": hn.Splits(dev="none")})

@@ -334,7 +334,7 @@ def test_a_number_of_negatives_is_no_pool(world, recipe, number, name, value):
 
 
 def test_a_number_of_negatives_where_there_are_none_is_refused(world):
-    with pytest.raises(Faults, match="BAD_SETTING: adore has no --negatives"):
+    with pytest.raises(Faults, match="BAD_SETTING: adore has no negatives;"):
         prepare(RECIPES["adore"], *world, None, negatives=2)
 
 

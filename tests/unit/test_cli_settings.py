@@ -12,6 +12,7 @@ import pytest
 from typer.main import get_command
 
 from hardneg.api.recipes import RECIPES, plan, settings_of
+from hardneg.callers import command_line
 from hardneg.cli import app
 from hardneg.config import NAMED, read_presets
 from hardneg.errors import Faults, HardnegError, SettingsError
@@ -49,7 +50,7 @@ def test_every_usual_option_gives_the_recipes_own_settings_or_is_refused(recipe)
         assert bool(names) != (recipe in option.instead), "a recipe without the setting says what it has"
         value = 2.0 if option.name == "epochs" else GIVEN[option.name]
         if not names:
-            with pytest.raises(Faults, match=rf"{recipe} has no {option.flag}; set \w+"):
+            with command_line(), pytest.raises(Faults, match=rf"{recipe} has no {option.flag}; set \w+"):
                 usual_of(recipe, **{option.name: value})
             continue
         found = usual_of(recipe, **{option.name: value})
@@ -113,7 +114,7 @@ def test_names_of_a_thousand_parts_are_refused_in_lines():
     ],
 )
 def test_what_contradicts_itself_is_refused_in_a_line(given, overrides, said):
-    with pytest.raises(Faults) as fault:
+    with command_line(), pytest.raises(Faults) as fault:
         settings_of("star", None, None, overrides, usual=given)
     (line,) = fault.value.lines
     assert said in line
@@ -193,7 +194,7 @@ def test_a_wrong_option_is_one_line_that_says_the_right_one(hardneg, words, said
     ],
 )
 def test_names_of_other_trainers_are_known(recipe, key, said):
-    with pytest.raises(Faults) as fault:
+    with command_line(), pytest.raises(Faults) as fault:
         settings_of(recipe, None, None, [f"{key}=3"])
     (line,) = fault.value.lines
     assert line.startswith(f"UNKNOWN_SETTING: there is no setting '{key}'; {said}")
@@ -202,6 +203,10 @@ def test_names_of_other_trainers_are_known(recipe, key, said):
 def test_foreign_names_lead_to_what_there_is():
     settings = {name for recipe in RECIPES.values() for name in recipe.settings.model_fields}
     options = {option.flag for option in USUAL} | {"--out", "--model", "--data", "--pool"}
+    options |= {"--train", "--dev", "--test", "--max-ram", "--max-vram", "--threads", "--estimate"}
+    assert options <= {
+        flag for one in get_command(app).commands["train"].commands["star"].params for flag in one.opts
+    }
     for name, ours in OURS.items():
         assert set(ours.settings) <= settings, name
         assert ours.option in options | {""}, name
@@ -282,7 +287,7 @@ def test_a_file_knows_the_options_by_their_names(tmp_path):
     ("text", "said"),
     [
         ('lr = "x"', 'BAD_SETTING: learning_rate = "x"; it should be a valid number'),
-        ('lr = 1e-4\n"--lr" = 1e-3', "BAD_SETTING: --lr is given twice; leave one of them out"),
+        ('lr = 1e-4\n"--lr" = 1e-3', "BAD_SETTING: '--lr' is given twice; leave one of them out"),
         ("lr = 1e-4\nlearning_rate = 1e-3", "BAD_SETTING: learning_rate is given twice, by --lr and by name"),
         ("per_device_train_batch_size = 3", "did you mean 'queries_per_step' (option --batch-size)?"),
         (
@@ -293,7 +298,7 @@ def test_a_file_knows_the_options_by_their_names(tmp_path):
     ],
 )
 def test_what_is_wrong_in_a_file_is_one_line(tmp_path, text, said):
-    with pytest.raises(Faults) as fault:
+    with command_line(), pytest.raises(Faults) as fault:
         settings_of("star", None, written(tmp_path, text))
     (line,) = fault.value.lines
     assert said in line
@@ -316,7 +321,7 @@ def test_only_toml_is_read_and_another_language_is_named(tmp_path, name, text, k
 
 
 def test_a_setting_is_set_once(tmp_path):
-    with pytest.raises(Faults, match="BAD_SETTING: clip is given 2 times by --set; give it once"):
+    with command_line(), pytest.raises(Faults, match="BAD_SETTING: clip is given 2 times by --set; give it once"):
         settings_of("star", None, None, ["clip=1", "seed=3", "clip=2"])
 
 
@@ -448,7 +453,7 @@ def test_an_option_in_a_file_or_among_settings_is_named(recipe, hardneg, tmp_pat
 
 def test_a_misplaced_option_hides_no_other_fault(tmp_path):
     file = written(tmp_path, '"--max-ram" = "8G"\nseeds = 2\nlearning_rat = 1e-4\n')
-    with pytest.raises(Faults) as fault:
+    with command_line(), pytest.raises(Faults) as fault:
         settings_of("star", None, file, beside={"seeds": "the option --seeds", "max_ram": "the option --max-ram"})
     assert fault.value.lines == [
         f"{file}: UNKNOWN_SETTING: '--max-ram' is no setting; give it by the option --max-ram",

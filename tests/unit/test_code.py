@@ -110,7 +110,7 @@ def digest_asked_for(folder):
     """What the refusal says to pass."""
     with pytest.raises(TrustError, match="REMOTE_CODE") as refused:
         load_encoder(str(folder))
-    return refused.value.fix.split("--allow-code ")[1].split()[0]
+    return refused.value.fix.split('hn.allow_code("')[1].split('"')[0]
 
 
 def test_it_never_runs_unless_its_digest_is_named(own, tmp_path):
@@ -159,7 +159,7 @@ def test_code_from_elsewhere_cannot_be_pinned(own, tmp_path, reference):
 
 @pytest.mark.parametrize("revision", ["main", "v1.0", COMMIT[:12], "", COMMIT.upper()])
 def test_only_what_cannot_move_is_a_revision(revision):
-    with pytest.raises(SettingsError, match="--allow-code = "):
+    with pytest.raises(SettingsError, match="BAD_SETTING: allow_code = "):
         hn.allow_code(revision)
     assert code.allowed_code() == ()
 
@@ -279,7 +279,7 @@ def test_its_code_runs_where_it_is_allowed_and_then_a_saved_copy_needs_it(taken_
     folder, _ = taken_over
     digest = bring_code(folder)
     stock = load_encoder(folder)
-    assert caplog.messages[-1].endswith(f"; --allow-code {digest} runs it")
+    assert caplog.messages[-1].endswith(f'; hn.allow_code("{digest}") runs it')
     hn.allow_code(digest)
     encoder = load_encoder(folder)
     assert encoder.code == [digest]
@@ -473,11 +473,11 @@ def test_no_commit_is_named_for_code_that_lies_elsewhere(own, hub):
 
 
 def test_a_model_of_the_hub_is_pinned_by_its_commit(hub, tmp_path):
-    with pytest.raises(TrustError, match=f"--allow-code {COMMIT}"):
+    with pytest.raises(TrustError, match=rf'hn.allow_code\("{COMMIT}"\)'):
         load_encoder("somebody/own")
     assert not list((tmp_path / "hub").rglob("*.py"))
     hn.allow_code("f" * 40)  # of another model
-    with pytest.raises(TrustError, match=f"--allow-code {COMMIT}"):
+    with pytest.raises(TrustError, match=rf'hn.allow_code\("{COMMIT}"\)'):
         load_encoder("somebody/own")
     assert not (tmp_path / "mark").exists()
     hn.allow_code(COMMIT)

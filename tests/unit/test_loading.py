@@ -167,7 +167,7 @@ def test_remote_code_is_refused_before_it_runs(copied, file):
 def test_bin_weights_need_permission(bert, copied):
     torch.save(load_file(copied / "model.safetensors"), copied / "pytorch_model.bin")
     (copied / "model.safetensors").unlink()
-    with pytest.raises(TrustError, match=r"BIN_WEIGHTS.*--allow-bin"):
+    with pytest.raises(TrustError, match=r"BIN_WEIGHTS.*pass allow_bin=True"):
         load_encoder(str(copied))
     assert load_encoder(str(copied), allow_bin=True).digest() == load_encoder(str(bert)).digest()
 
@@ -181,7 +181,7 @@ def test_bin_weights_of_every_module_need_the_same_permission(bert, tmp_path):
         torch.save(load_file(file), file.parent / "pytorch_model.bin")
         file.unlink()
     assert len(list(folder.rglob("pytorch_model.bin"))) == 4
-    with pytest.raises(TrustError, match=r"BIN_WEIGHTS.*--allow-bin"):
+    with pytest.raises(TrustError, match=r"BIN_WEIGHTS.*pass allow_bin=True"):
         load_encoder(str(folder))
     assert load_encoder(str(folder), allow_bin=True).digest() == expected
 
@@ -240,7 +240,7 @@ def test_a_model_of_the_hub_without_weights_may_have_them_as_bin(copied, tmp_pat
     folder.parent.mkdir(parents=True)
     copied.rename(folder)
     (folder / "model.safetensors").unlink()
-    with pytest.raises(InputError, match=r"NO_WEIGHTS: .*; if the hub has .* only as .bin, pass --allow-bin"):
+    with pytest.raises(InputError, match=r"NO_WEIGHTS: .*; if the hub has .* only as .bin, pass allow_bin=True"):
         load_encoder(str(folder))
     with pytest.raises(InputError, match=r"NO_WEIGHTS: .*; get the model folder again"):
         load_encoder(str(folder), allow_bin=True)

@@ -98,7 +98,7 @@ def test_an_experiment_stands_for_its_run(world, experiments, tmp_path):
     runs = [experiments / name / "runs/final.test.trec.gz" for name in ("one", "two")]
     hn.fuse(runs, tmp_path / "same", data=world.collection)
     assert (tmp_path / "fused").read_bytes() == (tmp_path / "same").read_bytes()
-    with pytest.raises(ArtifactError, match=r"NO_RUN: .* on split 'dev'; give --split test"):
+    with pytest.raises(ArtifactError, match=r"NO_RUN: .* on split 'dev'; give split=.test."):
         hn.fuse([one, experiments / "two"], tmp_path / "dev", data=world.collection, split="dev")
 
 

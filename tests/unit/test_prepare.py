@@ -259,7 +259,7 @@ def test_training_on_holds_out_the_same_queries_and_says_when_their_order_repeat
     dev, told = planned("warmup", first, 5)
     assert told == [
         f"{first} was trained by warmup with seed = 5 on the same queries, so they come in the same order again;"
-        " --seed 6 gives another order"
+        " seed=6 gives another order"
     ]
     assert planned("warmup", first / "model", 5)[1]  # the model's folder stands for it, too
     hn.train("warmup", data, model, tmp_path / "usual", mixtures="in_batch", **common)
@@ -268,7 +268,7 @@ def test_training_on_holds_out_the_same_queries_and_says_when_their_order_repeat
         with caplog.at_level("INFO", "hardneg"):
             task = preparing.prepare(RECIPES["warmup"], data, tmp_path / name, None, **common)
         assert (task.settings.seed, task.told.seed) == ((43, 43) if began == 42 else (42, 42))
-        assert ("seed = 43 takes them in another order (--seed 42: in the same)" in caplog.text) == (began == 42)
+        assert ("seed = 43 takes them in another order (seed=42: in the same)" in caplog.text) == (began == 42)
         assert preparing.prepare(RECIPES["star"], data, tmp_path / name, None, **common).settings.seed == 42
     again = hn.train("warmup", data, tmp_path / "usual", tmp_path / "again", mixtures="in_batch", **common)
     assert hn.train("warmup", data, tmp_path / "usual", tmp_path / "again", mixtures="in_batch", **common) == again

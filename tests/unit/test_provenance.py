@@ -72,7 +72,7 @@ def test_a_named_query_and_random_ones_are_not_asked_for_together(experiment, ha
 
 
 def test_a_pool_that_is_in_no_experiment_needs_the_collection(made):
-    with pytest.raises(SettingsError, match=r"NO_DATA.*--data"):
+    with pytest.raises(SettingsError, match=r"NO_DATA.*give it with data="):
         hn.inspect(made[0] / "pool")
     with pytest.raises(InputError, match="NOT_FOUND"):
         hn.inspect(made[0] / "nothing")

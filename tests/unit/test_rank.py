@@ -247,7 +247,7 @@ def test_runs_that_hold_the_split_are_tuned_on_themselves(world, searched, tmp_p
     facts = hn.fuse(dev, tmp_path / "out.trec", data=world.collection, tune="dev")
     assert sum(facts["weights"]) == pytest.approx(1)
     test = [searched[system, "test"] for system in ("bm25", "dense")]
-    with pytest.raises(InputError, match=r"NO_OVERLAP.*give runs of that split to tune on \(--tuning-run\)"):
+    with pytest.raises(InputError, match=r"NO_OVERLAP.*give runs of that split to tune on \(tuning_runs=\)"):
         hn.fuse(test, tmp_path / "out.trec", data=world.collection, tune="dev")
 
 

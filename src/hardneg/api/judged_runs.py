@@ -11,6 +11,7 @@ import numpy as np
 
 from hardneg.api.inputs import AnyQrels, AnyRun, Data, Place, collection_of, is_experiment, model_place, opened_run
 from hardneg.api.reopen import experiment_data
+from hardneg.callers import in_callers_words
 from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import open_qrels, qrels_of, read_runs
 from hardneg.data.ids import IdSpace
@@ -197,7 +198,7 @@ def warn_of_few(experiments: Mapping[Path, ChosenSplits], *, alone: bool) -> Non
     )
     for place, one in experiments.items() if alone else ():
         if among := dev_among(place, one):
-            log.warning(told, place, among[0])
+            log.warning(in_callers_words(told), place, among[0])
 
 
 def dev_among(experiment: Path, splits: ChosenSplits) -> tuple[int, int | None] | None:

@@ -32,6 +32,7 @@ from hardneg.api.settings import (
     warn_of_more_held_out,
 )
 from hardneg.arguments import checked
+from hardneg.callers import in_callers_words
 from hardneg.config import read_value
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import DEFAULT_SPLITS, NONE, DevDraw, Splits, TrainingData
@@ -351,12 +352,10 @@ def check_given(pool: NegativePool | None, data: TrainingData, place: Path | Non
 
 def warn_of_bounds(settings: TrainingSettings, pool: Path | None) -> None:
     """Say that bounds do not apply to the negatives of a given pool, which no model of this training mined."""
-    if pool is None or not isinstance(settings, MiningSettings):
-        return
-    if settings.bounds and settings.filter_by == "miner":
+    if pool and isinstance(settings, MiningSettings) and settings.bounds and settings.filter_by == "miner":
         told = "%s: its negatives are all kept, since %s would compare scores of the model that mines; "
         told += "to filter them too, name a model (--filter-by M, or filter_by = start)"
-        log.warning(told, pool, " and ".join(settings.bounds))
+        log.warning(in_callers_words(told), pool, " and ".join(settings.bounds))
 
 
 def check_processes(recipe: Recipe, settings: TrainingSettings, role: str | None) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 import typer
 
+from hardneg.callers import command_line
 from hardneg.cli.application import application
 from hardneg.cli.choosing import known_setting, recipes_with
 from hardneg.cli.colour import painted
@@ -96,7 +97,8 @@ def run(arguments: Sequence[str]) -> int:
         check_system()
         if flag := without_value(words):
             raise SettingsError("USAGE", f"the value of {flag} is empty", f"give one, or leave {flag} out")
-        status = commands(app)(args=words, prog_name="hardneg", standalone_mode=False)
+        with command_line():
+            status = commands(app)(args=words, prog_name="hardneg", standalone_mode=False)
         if status == INTERRUPTED:
             raise KeyboardInterrupt
         sys.stdout.flush()

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.arguments import check_fields
+from hardneg.callers import in_callers_words
 from hardneg.config import nearest
 from hardneg.data.collection import Collection, hold_out
 from hardneg.data.equal_queries import EqualQueries, equal_queries
@@ -306,9 +307,8 @@ def choose_splits(
 def warn_of_same(train: str, dev: str | None, test: str | None) -> None:
     """Warn where a split has two uses, which makes the figures measured on it too good."""
     if dev == train:
-        log.warning(
-            "dev is the split '%s' that is trained on, so its figures are too good; leave --dev out", train
-        )
+        told = "dev is the split '%s' that is trained on, so its figures are too good; leave --dev out"
+        log.warning(in_callers_words(told), train)
     if test == train:
         log.warning("test is the split '%s' that is trained on, so its figures are too good", train)
     elif test is not None and test == dev:
@@ -457,9 +457,8 @@ def others(collection: Collection, use: str, basis: frozenset[Basis] = BY_JUDGEM
     """Advice for a split that cannot be used: the names of splits that can."""
     able = [name for name in collection.splits if not missing_in(collection, collection.qrels(name), basis)]
     none = "" if use == "train" else f", or --{use} none"
-    return (
-        f"give --{use} one that has: {', '.join(able)}{none}" if able else f"check the qrels and the answers{none}"
-    )
+    there = f"name one that has by --{use}: {', '.join(able)}"
+    return f"{there if able else 'check the qrels and the answers'}{none}"
 
 
 def labelled(data: TrainingData, settings: Mapping[str, Any]) -> TrainingData:

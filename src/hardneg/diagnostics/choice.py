@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from hardneg.callers import in_callers_words
 from hardneg.diagnostics.kept import sentence, warning
 from hardneg.evaluation.measures import Measure
 from hardneg.experiment.names import LAST, UNTRAINED
@@ -69,4 +70,4 @@ def report(results: Mapping[str, Any]) -> None:
     """Log which state was chosen, and warn if it is no better than the untrained model."""
     say(sentence(results["kept"]))
     if text := warning(results):
-        log.warning("%s", text)
+        log.warning("%s", in_callers_words(text))

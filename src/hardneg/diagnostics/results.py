@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from hardneg.callers import in_callers_words
 from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import write_run
 from hardneg.data.training_data import TrainingData
@@ -222,13 +223,12 @@ def note_among(judge: Judge) -> None:
         )
     dev = judge.data.dev
     if dev is not None and judge.without_hits > MISSED * len(dev):
-        log.warning(
+        told = (
             "BM25 finds nothing for %s of %s dev queries, so dev is judged among little more than positives;"
             " name the language of the texts by hardneg import --language, or judge among all passages by"
-            " --set dev_passages=none",
-            f"{judge.without_hits:,}",
-            f"{len(dev):,}",
+            " --set dev_passages=none"
         )
+        log.warning(in_callers_words(told), f"{judge.without_hits:,}", f"{len(dev):,}")
 
 
 def note_state(one: Measured, measure: Measure) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hardneg.arguments import checked
+from hardneg.callers import in_callers_words
 from hardneg.errors import SettingsError, TrustError
 from hardneg.models.taken_over import needs_no_code
 from hardneg.models.warned import warn_once
@@ -124,13 +125,14 @@ def tell_needless(folder: Path, revision: str | None, settings: dict[Path, Any])
     """Warn that the code which a folder names does not run, and say how to run it where that is possible."""
     here = all(REFERENCE.fullmatch(reference) for _, _, reference in references(settings))
     message = "%s names code of its own (auto_map), which does not run: transformers has this type of model%s"
-    warn_once(log, folder, message, f"; --allow-code {revision} runs it" if here and revision else "")
+    how = in_callers_words(f"; --allow-code {revision} runs it")
+    warn_once(log, folder, message, how if here and revision else "")
 
 
 def refusal(path: Path, revision: str) -> TrustError:
     """The fault that refuses code which the settings at ``path`` ask to run."""
     what = "the model asks to run its own code (auto_map)"
-    fix = f"read its code, and pass --allow-code {revision} (hardneg.allow_code) to run it"
+    fix = f"read its code; if you trust it, allow it by --allow-code {revision}"
     return TrustError("REMOTE_CODE", what, fix, path=path)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from html import escape
 from typing import Any, TypeVar
 
+from hardneg.callers import in_callers_words
 from hardneg.process import stages
 from hardneg.process.signals import stop_flag
 from hardneg.surroundings import python_draws_kept
@@ -127,17 +128,18 @@ def counted(items: Iterable[T], title: str, unit: str, total: int = 0) -> Iterat
 
 
 def note(message: str) -> None:
-    """Write one line to the terminal, where reporting is on."""
+    """Write one line to the terminal, where reporting is on; it names options to commands, else keywords."""
     if is_shown():
+        message = in_callers_words(message)
         stream = Unfailing(sys.stdout if in_notebook() else sys.stderr)  # a notebook shows stderr as a fault
         stream.write(message + "\n")
         stream.flush()
 
 
 def say(message: str) -> None:
-    """Write one line to the terminal and to the log of an experiment."""
+    """Write one line to the terminal and to the log of an experiment, as :func:`note` does."""
     note(message)
-    log.info(message)
+    log.info(in_callers_words(message))
 
 
 def silent(done: int, total: int) -> None:

@@ -136,7 +136,7 @@ def split_options(values: Mapping[str, Any], known: Collection[str]) -> tuple[di
         is_option = name in flags and name not in known
         part, name = (options, flags[name]) if is_option else (settings, name)
         if name in part:
-            faults.append(SettingsError("BAD_SETTING", f"{key} is given twice", "leave one of them out"))
+            faults.append(SettingsError("BAD_SETTING", f"'{key}' is given twice", "leave one of them out"))
         part[name] = value
     if faults:
         raise Faults(faults)

@@ -14,6 +14,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextvars import copy_context
+from functools import partial
 from typing import IO
 
 from hardneg.errors import BusyError, Interrupted, PeerError
@@ -66,7 +68,8 @@ class Worker:
         )
         assert self.process.stdin
         assert self.process.stderr
-        threading.Thread(target=self._forward, args=(self.process.stderr,), daemon=True).start()
+        forward = partial(copy_context().run, self._forward, self.process.stderr)  # notes know who has called
+        threading.Thread(target=forward, daemon=True).start()
         with contextlib.suppress(BrokenPipeError):
             told = dataclasses.asdict(self.job) | {"parent": os.getpid()}
             self.process.stdin.write(json.dumps(told) + "\n")
