@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from hardneg.data.text import copies_among, hash_texts
 from hardneg.errors import InputError, NumericError, SettingsError
 from hardneg.negatives.candidates import (
     Filters,
@@ -42,8 +43,8 @@ def random_case(seed, n_queries=120, lists_per_query=1):
     )
 
 
-def slow_candidates(run, positives, depth, filters, keys, positive_scores):
-    """(passage, rank, score, list) of every candidate of every query."""
+def slow_candidates(run, positives, depth, filters, keys, positive_scores, *, once=False):
+    """(passage, rank, score, list) of every candidate of every query; ``once``: one of each text of a list."""
     result = []
     for i, query in enumerate(positives.query_rows):
         dropped = set(positives.of(i).tolist())
@@ -55,6 +56,9 @@ def slow_candidates(run, positives, depth, filters, keys, positive_scores):
                 for rank, (row, score) in enumerate(zip(*run.hits(n), strict=True), 1)
                 if row not in dropped and int(keys[row]) not in texts
             ]
+            if once:
+                of = [int(keys[hit[0]]) for hit in remaining]
+                remaining = [hit for j, hit in enumerate(remaining) if of[j] not in of[:j]]
             found += remaining[:depth]
         p = float(positive_scores[i])
         result.append(
@@ -82,11 +86,14 @@ FILTERS = [
 
 @pytest.mark.parametrize("filters", FILTERS)
 @pytest.mark.parametrize("lists_per_query", [1, 3])
-def test_candidates_equal_a_slow_loop(filters, lists_per_query):
+@pytest.mark.parametrize("once", [False, True])
+def test_candidates_equal_a_slow_loop(filters, lists_per_query, once):
     run, positives, keys, anchors, scores = random_case(3, lists_per_query=lists_per_query)
     options = {"filters": filters, "text_keys": keys, "positive_scores": scores, "anchors": anchors}
+    options |= {"copies": copies_among(keys) if once else None}
     pool = mined(run, positives, source="lookahead", episode=4, depth=7, **options)
-    slow = slow_candidates(run, positives, 7, filters, keys, scores)
+    slow = slow_candidates(run, positives, 7, filters, keys, scores, once=once)
+    assert bool(pool.copies) == once
     assert sum(map(len, slow)) > 50
     assert as_lists(pool) == [[hit[0] for hit in hits] for hits in slow]
     assert as_lists(pool, "ranks") == [[hit[1] for hit in hits] for hits in slow]
@@ -108,6 +115,38 @@ def test_the_order_of_steps_by_hand():
     assert as_lists(mined(run, positives, depth=3, text_keys=keys, filters=Filters(rank_from=4))) == [[4, 3]]
     assert as_lists(mined(run, positives, depth=3)) == [[5, 7, 4]]  # by identity only
     assert as_lists(mined(run, positives)) == [[5, 7, 4, 3, 2]]
+
+
+def test_of_hits_with_one_text_only_the_best_stays():
+    # Rows 4, 5, 6 have one text, 7 and 8 another, which a positive of the second query has.
+    keys = np.array([0, 1, 2, 3, 4, 4, 4, 7, 7], np.uint64)
+    run, positives = run_of([[5, 4, 7, 6, 8, 2, 3], [8, 6, 7, 4, 1]]), positives_of([[1], [7]])
+    options = {"text_keys": keys, "copies": copies_among(keys)}
+    pool = mined(run, positives, depth=2, **options)
+    assert (as_lists(pool), as_lists(pool, "ranks")) == ([[5, 7], [6, 1]], [[1, 3], [2, 5]])
+    assert pool.copies == {"query": 2}  # 4 of both queries; 6 and 8 of the first query lie beyond the depth
+    pool = mined(run, positives, filters=Filters(top=3), **options)
+    assert as_lists(pool) == [[5, 7, 2], [6, 1]]
+    assert (pool.copies, pool.filtered) == ({"query": 4}, {"query": 1})
+    # The best one stands for its text even if a window of ranks leaves it out.
+    assert as_lists(mined(run, positives, filters=Filters(rank_from=2), **options)) == [[7, 2, 3], [6, 1]]
+    # A list of another anchor is a list of its own.
+    both = run_of([[5, 4], [4, 6]], query_rows=[0, 0])
+    pool = mined(both, positives_of([[1]]), source="lookahead", anchors=np.array([1, 2], np.int32), **options)
+    assert as_lists(pool) == [[5, 4]]
+
+
+def test_copies_equal_a_loop():
+    rng = np.random.default_rng(2)
+    keys = np.concatenate([hash_texts(["", " ", "a"]), rng.integers(0, 50, 60).astype(np.uint64)])
+    values = keys.tolist()
+    expected = [values.index(key) if values.count(key) > 1 else -1 for key in values]
+    expected[:2] = [-1, -1]  # passages without a text are no copies
+    assert max(expected) > 2
+    assert copies_among(keys).tolist() == expected
+    assert copies_among(np.arange(5, dtype=np.uint64)) is None
+    assert copies_among(keys[:3]) is None
+    assert copies_among(keys[:0]) is None
 
 
 def test_all_positives_are_dropped_not_only_the_first():

@@ -149,6 +149,29 @@ def test_an_export_draws_ranked_and_random_negatives_alike(world, tmp_path):
     assert abs(np.mean([pair in ranked for pair in drawn]) - 0.5) < 4 * 0.5 / len(drawn) ** 0.5
 
 
+def test_a_text_is_mined_once_by_each_source_and_written_once(tmp_path):
+    """Also if two sources took different copies; what was written has all its negatives when it is read back."""
+    texts = ["apple pie recipe", *["apple cider vinegar"] * 4, "apple tree", "green apple", "stone"]
+    passages = {f"p{i}": text for i, text in enumerate(texts)}
+    c = Collection.from_lists(
+        passages, {"q": "apple cider", "r": "stone"}, {"train": {"q": ["p0"], "r": ["p7"]}}, to=tmp_path / "c"
+    )
+    options = {"count": 3, "cache": tmp_path / "cache"}
+    top = hn.mine(c, None, tmp_path / "top", sources=["bm25"], filters=hn.Filters(top=3), **options)
+    assert sorted(c.texts.take(top.passage_rows)) == ["apple cider vinegar", "apple tree", "green apple"]
+    assert (top.copies, top.filtered) == ({"bm25": 3}, {"bm25": 0})
+    both = hn.mine(c, None, tmp_path / "both", sources=["bm25", "random"], **options)
+    mined = set(c.texts.take(both.passage_rows[: both.offsets[1]]))
+    out = tmp_path / "out.jsonl"
+    counts = hn.export_pool(tmp_path / "both", c, out, format="flagembedding", cache=tmp_path / "cache")
+    written = rows(out)
+    assert set(written[0]["neg"]) == mined
+    assert all(len(set(row["neg"])) == len(row["neg"]) for row in written)
+    assert counts["repeated"] == len(both.passage_rows) - counts["negatives"] > 0
+    assert run(["import", str(out), "--to", str(tmp_path / "back"), "--negatives", str(tmp_path / "pool")]) == 0
+    assert len(hn.load_pool(tmp_path / "pool").passage_rows) == counts["negatives"]
+
+
 def test_gzip_by_name_and_the_same_bytes_again(world, tmp_path):
     collection, pool, _ = world
     for format in ("dpr", "flagembedding"):

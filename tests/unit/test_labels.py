@@ -16,7 +16,7 @@ from hardneg.data.training_data import BY_QRELS, Labels, TrainingData, amended, 
 from hardneg.diagnostics.forgetting import forgetting, reciprocal_ranks
 from hardneg.errors import InputError, SettingsError
 from hardneg.negatives.candidates import without_answers
-from hardneg.negatives.facts import entries_of
+from hardneg.negatives.facts import entries_of, stats
 from hardneg.negatives.imported_pool import import_pool
 from hardneg.negatives.labels import (
     answers_of,
@@ -266,7 +266,13 @@ def test_queries_without_a_positive_or_a_negative_are_skipped_and_counted(labels
 
     with caplog.at_level(logging.WARNING, "hardneg"):
         pool = mine_pool(
-            corpus, positives, None, sources=["bm25"], count=3, **(options | {"contains": no_negatives})
+            corpus,
+            positives,
+            None,
+            sources=["bm25"],
+            count=3,
+            by_answers=True,
+            **(options | {"contains": no_negatives}),
         )
     assert pool.query_rows.tolist() == [0, 1, 4]
     assert "2 of 5 queries are skipped: 1 have no positive, 1 no negative" in caplog.text
@@ -279,7 +285,7 @@ def test_given_and_older_entries_are_filtered_again(labels, tmp_path):
     assert rows_of(without_answers(everything, contains))[1] == [0, 1]
     assert without_answers(everything, None) is everything
     positives = with_answers(run, data.train, contains, 4)
-    found = import_pool(everything, positives, 2, data.collection.text_keys, contains)
+    found = import_pool(everything, positives, 2, data.collection.text_keys, contains, by_answers=True)
     assert found.query_rows.tolist() == [0, 1, 3, 4]
     assert rows_of(found) == [[7, 2], [0, 1], [1, 0, 3], [2, 0, 1]]
     assert found.positive_rows.tolist() == [1, 0, 3, 2, 4]
@@ -439,6 +445,48 @@ def test_no_source_mines_a_positive_of_an_equal_query(tmp_path, source):
     for query, passage in zip(pool.query_rows[owners(pool.offsets)], pool.passage_rows, strict=True):
         found.setdefault(c.query_ids.take([query])[0], set()).add(c.passage_ids.take([passage])[0])
     assert found["q1"] == found["q2"] == ({"c"} if source == "bm25" else {"c", "d"})
+
+
+def test_positives_of_an_equal_query_take_no_place_within_the_depth(tmp_path):
+    """They are as the query's own positives: deeper hits take their places."""
+    passages = {
+        "a": "red fox",
+        "b": "red fox too",
+        "b2": "red fox too",
+        "c": "red fox dog cat",
+        "d": "red fox e f g",
+    }
+    queries, qrels = {"q1": "red fox", "q2": "red fox", "q3": "blue"}, {"q1": ["a"], "q2": ["b"], "q3": ["d"]}
+    c = Collection.from_lists(passages, queries, {"train": qrels}, to=tmp_path / "c")
+    pool = hn.mine(c, None, tmp_path / "pool", sources=["bm25"], count=2, depth=2, cache=tmp_path / "cache")
+    assert [sorted(c.passage_ids.take(pool.passage_rows[pool.offsets[i] :][:2])) for i in range(2)] == [
+        ["c", "d"]
+    ] * 2
+
+
+def test_lists_that_positives_of_equal_queries_leave_short_are_searched_deeper(tmp_path):
+    n = 60
+    passages = {f"p{i:02}": f"red {'x ' * i}" for i in range(n)} | {"y": f"red {'x ' * n} y z w"}
+    queries = {f"q{i:02}": "red" for i in range(n)}
+    qrels = {query: [passage] for query, passage in zip(queries, passages, strict=False)}
+    c = Collection.from_lists(passages, queries, {"train": qrels}, to=tmp_path / "c")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hardneg.negatives.mining.DIAGNOSTIC_DEPTH", 1)
+        pool = hn.mine(c, None, tmp_path / "pool", sources=["bm25"], count=1, depth=1, cache=tmp_path / "cache")
+    assert c.passage_ids.take(pool.passage_rows) == ["y"] * n
+
+
+@pytest.mark.parametrize("twin", [False, True])
+def test_queries_without_a_negative_stay_whether_or_not_queries_share_a_text(tmp_path, twin, caplog):
+    passages = {"a": "apple pie", "b": "apple cider", "c": "stone"}
+    queries, qrels = {"q1": "apple", "q2": "stone"}, {"q1": ["a"], "q2": ["c"]}
+    if twin:
+        queries, qrels = queries | {"q0": "apple"}, qrels | {"q0": ["b"]}
+    c = Collection.from_lists(passages, queries, {"train": qrels}, to=tmp_path / "c")
+    pool = hn.mine(c, None, tmp_path / "pool", sources=["bm25"], count=2, cache=tmp_path / "cache")
+    assert len(pool) == len(queries)
+    assert stats(pool)["queries_without_entries"] == (3 if twin else 1)
+    assert "skipped" not in caplog.text
 
 
 def test_queries_with_other_texts_cost_nothing(tmp_path):

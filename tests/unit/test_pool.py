@@ -7,6 +7,7 @@ import pytest
 
 from hardneg.errors import ArtifactError
 from hardneg.negatives.facts import entries_of, realized, stats
+from hardneg.negatives.mix import union
 from hardneg.negatives.pool import (
     DTYPES,
     ENTRY_ARRAYS,
@@ -86,8 +87,15 @@ def test_repeats_equals_a_loop(monkeypatch):
     expected = [row in rows[:j] for rows in as_lists(pool) for j, row in enumerate(rows)]
     assert any(expected)
     assert repeats(pool).tolist() == expected
+    copies = np.full(48, -1, np.int32)
+    copies[[8, 24, 32]] = 8
+    of = [[8 if row in (24, 32) else row for row in rows] for rows in as_lists(pool)]
+    same_text = [row in rows[:j] for rows in of for j, row in enumerate(rows)]
+    assert sum(same_text) > sum(expected)
+    assert repeats(pool, copies).tolist() == same_text
     monkeypatch.setattr(blocks, "__defaults__", (10,))
     assert repeats(pool).tolist() == expected
+    assert repeats(pool, copies).tolist() == same_text
 
 
 def test_stats_by_hand():
@@ -140,6 +148,17 @@ def test_entries_read_what_the_source_knows():
 
 
 # ---------------------------------------------------------------- files
+
+
+def test_counts_of_what_was_left_out_come_back(tmp_path):
+    pool = replace(POOL, filtered={"query": 2}, copies={"query": 3, "bm25": 1})
+    save_pool(pool, tmp_path / "p", settings={}, inputs={})
+    back = load_pool(tmp_path / "p")
+    assert (back.filtered, back.copies) == (pool.filtered, pool.copies)
+    assert stats(back)["copies"] == {"query": 3, "bm25": 1}
+    assert concatenate([pool.select(np.array([0])), pool.select(np.array([1]))]).copies == {"query": 6, "bm25": 2}
+    assert union([pool, pool]).copies == {"query": 6, "bm25": 2}
+    assert "copies" not in stats(POOL)
 
 
 def test_saved_pool_comes_back(tmp_path):
@@ -235,7 +254,7 @@ def test_a_foreign_source_table_is_refused(tmp_path):
 
 
 def test_every_array_field_is_stored():
-    facts = ("episode", "collection", "filtered", "ranker")
+    facts = ("episode", "collection", "filtered", "copies", "ranker")
     arrays = [field.name for field in fields(NegativePool) if field.name not in facts]
     assert [*DTYPES, *SCORES] == arrays
     assert set(ENTRY_ARRAYS) < set(arrays)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hardneg.data.text import copies_among
 from hardneg.keyed_random import hash64, key
 from hardneg.negatives import sources
 from hardneg.negatives.candidates import Filters, candidates
@@ -194,8 +195,11 @@ def test_no_queries():
 # ---------------------------------------------------------------- the whole corpus
 
 
-def slow_random(positives, i, n_passages, count, seed, episode, keys):
-    """The random negatives of one query by plain rejection, None where the trials do not suffice."""
+def slow_random(positives, i, n_passages, count, seed, episode, keys, *, texts=False):
+    """The random negatives of one query by plain rejection, None where the trials do not suffice.
+
+    With ``texts``, no two of them have one text.
+    """
     base, drawn = key(seed, "draw/random", episode), []
     known = {int(keys[row]) for row in positives.of(i)}
     for trial in range(2 * count + 16):
@@ -203,31 +207,37 @@ def slow_random(positives, i, n_passages, count, seed, episode, keys):
         row = int(np.floor((word >> 11) * 2.0**-53 * n_passages))
         if int(keys[row]) not in known and row not in drawn and len(drawn) < count:
             drawn.append(row)
+            known |= {int(keys[row])} if texts else set()
     return sorted(drawn) if len(drawn) == count else None
 
 
-def test_random_equals_a_slow_loop():
+@pytest.mark.parametrize("texts", [False, True])
+def test_random_equals_a_slow_loop(texts):
     _, positives, keys = case(5)
-    pool = random_source(positives, N_PASSAGES, count=20, seed=3, episode=1, text_keys=keys)
+    options = {"text_keys": keys, "copies": copies_among(keys) if texts else None}
+    pool = random_source(positives, N_PASSAGES, count=10, seed=3, episode=1, **options)
     for i in range(len(positives)):
-        expected = slow_random(positives, i, N_PASSAGES, 20, 3, 1, keys)
+        expected = slow_random(positives, i, N_PASSAGES, 10, 3, 1, keys, texts=texts)
         assert pool.passage_rows[pool.offsets[i] : pool.offsets[i + 1]].tolist() == expected
     assert (pool.ranks == 0).all()
     assert np.isnan(pool.scores).all()
 
 
+@pytest.mark.parametrize("texts", [False, True])
 @pytest.mark.parametrize("n_passages", [12, 30, N_PASSAGES])
-def test_random_on_small_corpora_is_exact_and_clean(monkeypatch, n_passages):
+def test_random_on_small_corpora_is_exact_and_clean(monkeypatch, n_passages, texts):
     _, positives, keys = case(6)
     positives = replace(positives, passage_rows=positives.passage_rows % n_passages)
     keys = keys[:n_passages] % np.uint64(n_passages // 2)
     options = {"count": 10, "seed": 3, "episode": 1, "text_keys": keys, "collection": "c0ffee"}
+    options |= {"copies": copies_among(keys) if texts else None}
     pool = random_source(positives, n_passages, **options)
     assert_no_known(pool, positives, keys)
     for i in range(len(positives)):
         drawn = pool.passage_rows[pool.offsets[i] : pool.offsets[i + 1]]
-        allowed = np.count_nonzero(~np.isin(keys, keys[positives.of(i)]))
-        assert len(set(drawn.tolist())) == len(drawn) == min(10, allowed)
+        allowed = keys[~np.isin(keys, keys[positives.of(i)])]
+        allowed, told = (np.unique(allowed), keys[drawn]) if texts else (allowed, drawn)
+        assert len(set(told.tolist())) == len(drawn) == min(10, len(allowed))
     small_blocks(monkeypatch, 100)
     part = np.random.default_rng(0).permutation(len(positives))[:9]
     assert_same(random_source(positives.select(part), n_passages, **options), pool.select(part))

@@ -435,3 +435,6 @@ def test_judgements_in_place_of_a_run_are_told_by_their_header(tmp_path):
         read_run(file(tmp_path, "query-id\tcorpus-id\tscore\n10\td9\t1\n", "run"), QUERIES, PASSAGES)
     with pytest.raises(InputError, match=r"run:2: BAD_SCORE: the score 'x' is no number; correct it$"):
         read_run(file(tmp_path, "10\td9\t1\n10\td8\tx\n", "run"), QUERIES, PASSAGES)
+    for text in ("nan", "-NaN", "1_0"):  # no header has such a name
+        with pytest.raises(InputError, match=rf"run:1: BAD_SCORE: the score '{text}' is no number; correct it$"):
+            read_run(file(tmp_path, f"10 Q0 d9 1 {text} x\n", "run"), QUERIES, PASSAGES)

@@ -49,9 +49,10 @@ def export_pool(
     """Write the negatives of a pool, with texts, as another trainer reads them; a file at ``out`` is replaced.
 
     A query without a positive or without a negative is left out. A passage that several sources mined for a query
-    is written once; as token ids twice, as ANCE-Tele trains on it. If a ranker scored the pool, its scores are
-    written too, for distillation: for sentence-transformers as ``label``, a list with the scores of the positive
-    and of each negative (``MarginMSELoss``, ``DistillKLDivLoss``); for Tevatron as ``score`` of each passage; for
+    is written once, and so is a text that several of its passages have; as token ids they are written as often as
+    the pool has them, as ANCE-Tele trains on it. If a ranker scored the pool, its scores are written too, for
+    distillation: for sentence-transformers as ``label``, a list with the scores of the positive and of each
+    negative (``MarginMSELoss``, ``DistillKLDivLoss``); for Tevatron as ``score`` of each passage; for
     FlagEmbedding as ``pos_scores`` and ``neg_scores``; for DPR as ``score``, in place of the score that a negative
     had when it was mined.
 
@@ -72,8 +73,8 @@ def export_pool(
     Returns
     -------
     ``file``, ``format``, and the counts ``queries``, ``rows``, ``negatives``, ``repeated`` (entries left out,
-    since their query has the passage already), ``filled`` (columns for sentence-transformers that repeat a
-    negative, since the query has fewer than others) and ``left_out`` (queries).
+    since their query has the passage or its text already), ``filled`` (columns for sentence-transformers that
+    repeat a negative, since the query has fewer than others) and ``left_out`` (queries).
 
     Raises
     ------
@@ -95,7 +96,7 @@ def export_pool(
             what = "the pool has no negatives: the model was trained on those of the batch, or bounds left none"
             fix = "export an experiment that mined, or a pool"
         raise InputError("NO_NEGATIVES", what, fix, path=source)
-    twice = repeats(chosen) if model is None else np.zeros(len(chosen.passage_rows), bool)
+    twice = repeats(chosen, collection.copies) if model is None else np.zeros(len(chosen.passage_rows), bool)
     chosen = chosen.keep(~twice)
     if negatives is not None:
         chosen = draw_entries(chosen, negatives, seed=seed, purpose="export")

@@ -234,6 +234,7 @@ def mine_from(
         contains=contains,
         given=inputs.external,
         guide=inputs.guide,
+        by_answers=parts.by_answers,
         **settings,
     )
 

@@ -53,7 +53,9 @@ def score(
     named: dict[str, Any] = {
         "data": data,
         "ranker": ranker,
-        "filters": Filters(1, None, max_score, absolute_margin, relative_margin, top),
+        "filters": Filters(
+            max_score=max_score, absolute_margin=absolute_margin, relative_margin=relative_margin, top=top
+        ),
         "embeddings": embeddings,
         **machine.places,
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,10 @@ from hardneg.data.checks import OnDuplicate, Rules
 from hardneg.data.formats.in_memory import source_from_pairs
 from hardneg.data.languages import ENGLISH, language_named
 from hardneg.data.record_source import Judged, PassageLike, QueryLike, Source, source_from_lists
-from hardneg.data.text import IdColumn, TextColumn, hash_strings, hash_texts
+from hardneg.data.text import IdColumn, TextColumn, copies_among, hash_strings, hash_texts
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.keyed_random import UInt64
-from hardneg.records import Int64, Qrels
+from hardneg.records import Int32, Int64, Qrels
 from hardneg.shown import Shown, counted
 from hardneg.storage.artifacts import (
     FORMAT_VERSION,
@@ -230,6 +231,14 @@ class Collection(Shown):
     def n_passages(self) -> int:
         """The number of passages of the collection."""
         return len(self.passage_ids)
+
+    @cached_property
+    def copies(self) -> Int32 | None:
+        """The row [n_passages] of the first passage with the same text, -1 where no other passage has the text.
+
+        None: no two passages have one text. Passages without a text, which have a title alone, do not count.
+        """
+        return copies_among(self.text_keys)
 
     @property
     def n_queries(self) -> int:

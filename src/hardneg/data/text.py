@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.keyed_random import UInt64
-from hardneg.records import Int32, Int64, offsets_of
+from hardneg.records import Int32, Int64, distinct, offsets_of
 from hardneg.storage.artifacts import Draft, load_array
 from hardneg.storage.disk import create, rename
 
@@ -88,6 +88,24 @@ def _canonical(data: bytes, has_blanks: bool) -> bytes:
     if has_blanks:
         form = " ".join(form.split()).strip(f" {UNSEEN}")
     return data if form == text else form.encode(errors="surrogatepass")
+
+
+def copies_among(keys: UInt64) -> Int32 | None:
+    """The first place [n] of each text that stands twice among ``keys`` [n], -1 for the others; None: none does.
+
+    An empty text is not looked at.
+    """
+    ordered = np.sort(keys)
+    twice = distinct(ordered[1:][ordered[1:] == ordered[:-1]])
+    twice = twice[twice != hash_strings([""])[0]]
+    if not len(twice):
+        return None
+    label = np.minimum(np.searchsorted(twice, keys), len(twice) - 1)
+    at = np.flatnonzero(twice[label] == keys)
+    _, first = np.unique(label[at], return_index=True)
+    copies = np.full(len(keys), -1, np.int32)
+    copies[at] = at[first[label[at]]]
+    return copies
 
 
 def as_hashes(digests: bytes | bytearray) -> UInt64:

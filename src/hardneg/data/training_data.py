@@ -158,6 +158,11 @@ class TrainingData:
         return positives.select(np.flatnonzero(found))
 
     @property
+    def by_answers(self) -> bool:
+        """Whether a passage that contains an answer is relevant; a query may then have no positive."""
+        return self.labels.labels == "answers"
+
+    @property
     def known(self) -> Positives:
         """The queries of ``train`` with all passages that are never their negatives.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,16 @@ from hardneg.records import Float32, Int32, Int64, Positives, Run, distinct, off
 
 Contains = Callable[[Int32, Int32], NDArray[np.bool_]]  # queries [n], passages [n] -> does each contain an answer
 Scored = Callable[[Int64, Int32], Float32]  # positions of queries [n], passages [n] -> the score of each pair [n]
+
+
+@runtime_checkable
+class SharesPositives(Protocol):
+    """What also tells which passages are positives of another query with the same text."""
+
+    def of_equal_query(self, query_rows: Int32, passage_rows: Int32) -> NDArray[np.bool_]:
+        """Whether each passage [n] is such a positive, or has the text of one, for its query [n]."""
+        ...
+
 
 SLACK = 16  # hits searched beyond depth + max |D+|, to replace passages that repeat a positive's text
 
@@ -57,7 +68,7 @@ class Filters:
     @property
     def on_ranks(self) -> Filters:
         """Only the bounds on ranks, which need no scores."""
-        return Filters(self.rank_from, self.rank_to)
+        return Filters(rank_from=self.rank_from, rank_to=self.rank_to)
 
     @property
     def on_scores(self) -> Filters:
@@ -181,12 +192,14 @@ def candidates(
     compared: Scored | None = None,
     anchors: Int32 | None = None,
     contains: Contains | None = None,
+    copies: Int32 | None = None,
 ) -> NegativePool:
     """All hits of a run that may be drawn as negatives, as a pool of the queries of ``positives``.
 
-    First, the positives D+(q) and passages with exactly their text are removed from each list. Then the list is
-    cut to ``depth`` (None: it is not cut), passages that contain an answer (as ``contains`` says) are removed, and
-    the filters apply. A query without a list has no candidates.
+    First, the positives D+(q) and passages with exactly their text are removed from each list, also the positives
+    of equal queries that ``contains`` knows. Of the hits that have one text, only the first stays. Then the list
+    is cut to ``depth`` (None: it is not cut), passages that contain an answer (as ``contains`` says) are removed,
+    and the filters apply. A query without a list has no candidates.
 
     Parameters
     ----------
@@ -199,6 +212,7 @@ def candidates(
         None: the scores of the run are used.
     anchors : [len(run)] passage row of each list's anchor; by default the first positive (lookahead), else
         none.
+    copies : [n_passages] the first passage with the same text, -1 where there is no other; None: all texts differ.
 
     Raises
     ------
@@ -216,7 +230,13 @@ def candidates(
     rows, scores = run.passage_rows[index], run.scores[index]
     ranks = (np.arange(len(rows)) - by_list[which] + 1).astype(np.int32)
 
-    keep = _within(depth, ~is_known(positives, owner, rows, text_keys), by_list[which])
+    keep = ~_never(positives, owner, rows, text_keys, contains)
+    again = _copies_of_earlier(rows, which, keep, copies)
+    keep[again] = False
+    begins = by_list[which]
+    if depth is not None and len(again):
+        again = again[_kept_before(keep, begins)[again] < depth]
+    keep = _within(depth, keep, begins)
     if contains is not None:  # before the bounds: a passage that is no negative must not count for ``top``
         at = np.flatnonzero(keep)
         keep[at] = ~contains(positives.query_rows[owner[at]], rows[at])
@@ -243,7 +263,34 @@ def candidates(
         episode=episode,
         collection=run.collection,
         filtered={} if filters == ALL else {source: found - len(kept)},
+        copies={source: len(again)} if len(again) else {},
     )
+
+
+def _never(
+    positives: Positives, owner: Int64, rows: Int32, text_keys: UInt64 | None, contains: Contains | None
+) -> NDArray[np.bool_]:
+    """Whether each hit [n] is a positive of its query, or of a query with the same text, or a copy of one."""
+    known = is_known(positives, owner, rows, text_keys)
+    if isinstance(contains, SharesPositives):
+        at = np.flatnonzero(~known)
+        known[at] = contains.of_equal_query(positives.query_rows[owner[at]], rows[at])
+    return known
+
+
+def _copies_of_earlier(
+    rows: Int32, which: Int64, keep: NDArray[np.bool_], copies: Int32 | None
+) -> NDArray[np.int64]:
+    """The places, ascending, of the kept hits [n] whose text an earlier kept hit of their list ``which`` [n] has.
+
+    Few passages have a text that others have, so only their hits are sorted.
+    """
+    if copies is None:
+        return np.zeros(0, np.int64)
+    text = copies[rows]
+    at = np.flatnonzero((text >= 0) & keep)
+    _, first = np.unique(which[at] << 31 | text[at], return_index=True)
+    return np.delete(at, first)
 
 
 def _compared(
@@ -260,10 +307,13 @@ def _compared(
 
 def _within(depth: int | None, keep: NDArray[np.bool_], begins: Int64) -> NDArray[np.bool_]:
     """Keep the first ``depth`` of the kept hits [n] of each list, which begins at ``begins`` [n]."""
-    if depth is None:
-        return keep
-    remaining = offsets_of(keep.view(np.uint8))
-    return keep & (remaining[1:] - remaining[begins] <= depth)
+    return keep if depth is None else keep & (_kept_before(keep, begins) < depth)
+
+
+def _kept_before(keep: NDArray[np.bool_], begins: Int64) -> Int64:
+    """How many hits of its list, which begins at ``begins`` [n], are kept before each hit [n]."""
+    kept = offsets_of(keep.view(np.uint8))
+    return kept[:-1] - kept[begins]
 
 
 def _of_hits(positive_scores: Float32 | None, owner: Int64) -> Float32:
@@ -286,11 +336,19 @@ def _anchors(positives: Positives, query: Int64, source: str) -> Int32:
 
 
 def starved(
-    run: Run, positives: Positives, *, depth: int, searched: int, text_keys: UInt64 | None = None
+    run: Run,
+    positives: Positives,
+    *,
+    depth: int,
+    searched: int,
+    text_keys: UInt64 | None = None,
+    contains: Contains | None = None,
 ) -> Int64:
     """Positions of the run's lists that must be searched deeper than ``searched`` hits.
 
-    Without D+ and copies of it, these lists have fewer than ``depth`` candidates, and deeper hits may exist.
+    Without D+, the positives of equal queries that ``contains`` knows, and copies of these, the lists have fewer
+    than ``depth`` candidates, and deeper hits may exist. Hits with one text count each: a text that a thousand
+    passages have would else let all lists be searched so deep.
     """
     found, by_list = matches(positives.query_rows, run.query_rows)
     lists = np.flatnonzero((spans(by_list) > 0) & (spans(run.offsets) >= searched))
@@ -299,6 +357,6 @@ def starved(
     for start, stop in blocks(offsets_of(spans(run.offsets)[lists])):
         index, offsets = take_spans(run.offsets, lists[start:stop])
         of_lists = positives.select(queries[start:stop])
-        known = is_known(of_lists, owners(offsets), run.passage_rows[index], text_keys)
+        known = _never(of_lists, owners(offsets), run.passage_rows[index], text_keys, contains)
         short.append(spans(kept_offsets(~known, offsets)) < depth)
     return lists[np.concatenate(short)]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hardneg.negatives.pool import SOURCES, NegativePool, repeats
+from hardneg.negatives.pool import SOURCES, NegativePool, counts_of, repeats
 from hardneg.records import spans
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,13 @@ def realized(pool: NegativePool) -> dict[str, float]:
 
 
 def stats(pool: NegativePool) -> dict[str, Any]:
-    """Counts that describe a pool; ``per_source`` counts momentum entries under the source that drew them."""
+    """Counts that describe a pool; ``per_source`` counts momentum entries under the source that drew them.
+
+    ``duplicate_share`` is that of entries whose query has the passage already, from another source or mining.
+    ``filtered`` and ``copies``, by source, are hits that bounds kept out, and hits that were left out because a
+    better one of the query has their text. They are those of all queries that were mined for, before entries were
+    drawn and before labels by answers left queries out of the pool.
+    """
     lengths, n = spans(pool.offsets), len(pool.passage_rows)
     counts = np.bincount(pool.sources, minlength=len(SOURCES)).tolist()
     return {
@@ -48,7 +54,7 @@ def stats(pool: NegativePool) -> dict[str, Any]:
         "median_per_query": float(np.median(lengths)) if len(pool) else 0.0,
         "max_per_query": int(lengths.max(initial=0)),
         "queries_without_entries": int(np.count_nonzero(lengths == 0)),
-        **({"filtered": dict(pool.filtered)} if pool.filtered else {}),
+        **counts_of(pool),
         **({"ranker": pool.ranker} if pool.ranker else {}),
     }
 

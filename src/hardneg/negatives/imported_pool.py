@@ -18,10 +18,11 @@ from hardneg.records import Positives, Run, spans
 log = logging.getLogger(__name__)
 
 
-def drop_untrainable(pool: NegativePool, contains: Contains | None) -> NegativePool:
-    """Remove the queries without a positive or a negative from a pool; without ``contains`` nothing is removed."""
-    if contains is None:
-        return pool
+def drop_untrainable(pool: NegativePool) -> NegativePool:
+    """Remove the queries without a positive or a negative from a pool, and warn if there are any.
+
+    This is done with labels by answers, whose queries may lack a positive. Other pools keep all their queries.
+    """
     lacking = int(np.count_nonzero(spans(pool.positive_offsets) == 0))
     kept = usable(pool)
     if len(kept) < len(pool):
@@ -36,15 +37,18 @@ def import_pool(
     episode: int,
     text_keys: UInt64,
     contains: Contains | None = None,
+    *,
+    by_answers: bool = False,
 ) -> NegativePool:
     """Make the pool of ``episode`` from a pool of another experiment, for the queries of ``positives``.
 
     Positives and copies of them are removed. An entry that was k episodes older than the given pool is k episodes
-    older than ``episode``. ``contains`` is used as in :func:`mine_pool`.
+    older than ``episode``. ``contains`` and ``by_answers`` are used as in :func:`mine_pool`.
     """
     ours = without_answers(without_known(given.align(positives), text_keys), contains)
-    ours = replace(ours, episode=episode, episodes=ours.episodes + np.int32(episode - given.episode), filtered={})
-    return drop_untrainable(ours, contains)
+    ours = replace(ours, episode=episode, episodes=ours.episodes + np.int32(episode - given.episode))
+    ours = replace(ours, filtered={}, copies={})
+    return drop_untrainable(ours) if by_answers else ours
 
 
 def from_file(
@@ -79,6 +83,7 @@ def from_file(
             text_keys=collection.text_keys,
             contains=contains,
             keep=keep,
+            copies=collection.copies,
         )
     ours = without_answers(import_pool(given, positives, episode, collection.text_keys), contains)
     n = len(ours.passage_rows)

@@ -34,7 +34,11 @@ class Relevance:
     def __call__(self, query_rows: Int32, passage_rows: Int32) -> NDArray[np.bool_]:
         """Whether each passage [n] is relevant to its query [n]."""
         found = self.taught(query_rows, passage_rows)
-        return found | self.data.of_equal_query(query_rows, passage_rows)
+        return found | self.of_equal_query(query_rows, passage_rows)
+
+    def of_equal_query(self, query_rows: Int32, passage_rows: Int32) -> NDArray[np.bool_]:
+        """Whether each passage [n] is a positive of a query with the same text, so that no list needs it."""
+        return self.data.of_equal_query(query_rows, passage_rows)
 
     def taught(self, query_rows: Int32, passage_rows: Int32) -> NDArray[np.bool_]:
         """Whether it is so by answers and people alone, and not because an equal query has the passage."""
@@ -56,7 +60,7 @@ def answers_of(data: TrainingData, cache: Path) -> Contains | None:
     answers if it contains an answer. The result is None if labels are by qrels, people judged nothing, and no two
     queries have the same text.
     """
-    by_answers = data.labels.labels == "answers"
+    by_answers = data.by_answers
     book = AnswerCache(data.collection, cache, data.labels.answer_mode).contains if by_answers else None
     if data.judgements is None and data.equal_queries is None:
         return book

@@ -111,6 +111,7 @@ def mine_pool(
     guide: Guide | None = None,
     contains: Contains | None = None,
     given: Run | NegativePool | None = None,
+    by_answers: bool = False,
 ) -> NegativePool:
     """Mine every source and mix them into a training pool (ANCE-Tele, Eqs. 4-8).
 
@@ -124,7 +125,8 @@ def mine_pool(
     guide : a frozen model whose scores the bounds of ``filters`` compare, for every source and for momentum too;
         None: the model that mines.
     contains : tells which passages contain an answer. Such a passage is no negative, neither from a source nor
-        from the previous pool. Queries that then have no positive or no negative are left out.
+        from the previous pool.
+    by_answers : whether labels are by answers. Queries that have no positive or no negative are then left out.
     """
     check_sources(corpus, sources, given)
     if guide is None:
@@ -143,7 +145,8 @@ def mine_pool(
         given=given,
     )
     if "query" not in sources:
-        return drop_untrainable(union([mine(source, count=count) for source in sources]), contains)
+        mixed = union([mine(source, count=count) for source in sources])
+        return drop_untrainable(mixed) if by_answers else mixed
     mixed = teleport(
         mine("query"),
         mine("lookahead") if "lookahead" in sources else None,
@@ -158,7 +161,7 @@ def mine_pool(
         text_keys=corpus.collection.text_keys,
         filters=filters if guide is None else filters.on_ranks,
     )
-    return drop_untrainable(mixed, contains)
+    return drop_untrainable(mixed) if by_answers else mixed
 
 
 def momentum_of(
@@ -238,7 +241,7 @@ def mine_candidates(
     asked = bounds.margin or (bounds.top is not None and source == "lookahead")
     known = QueryScores.of(corpus, positives, source) if asked else None
     search, list_anchors = searcher(corpus, positives, source, anchors)
-    run = deep_enough(search, source, positives, collection, depth)
+    run = deep_enough(search, source, positives, collection, depth, contains)
     if contains is not None:  # matches all pairs at once and caches them; below it is asked block by block
         contains(run.query_rows[owners(run.offsets)], run.passage_rows)
     return sample_source(
@@ -256,6 +259,7 @@ def mine_candidates(
         anchors=list_anchors,
         contains=contains,
         keep=keep,
+        copies=collection.copies,
     )
 
 
@@ -278,6 +282,7 @@ def drawn_at_random(
         text_keys=collection.text_keys,
         collection=collection.digest,
         contains=contains,
+        copies=collection.copies,
     )
 
 
@@ -305,18 +310,23 @@ def within_bounds(
 
 
 def deep_enough(
-    search: Callable[[int], Run], source: str, positives: Positives, collection: Collection, depth: int
+    search: Callable[[int], Run],
+    source: str,
+    positives: Positives,
+    collection: Collection,
+    depth: int,
+    contains: Contains | None = None,
 ) -> Run:
     """The run of a source, deep enough to leave ``depth`` candidates in every list, if there are so many passages.
 
-    Lists are searched ``max |D+| + 16`` deeper than ``depth``. If a list is still too short without positives and
-    copies of them, all lists are searched again, twice as deep.
+    Lists are searched ``max |D+| + 16`` deeper than ``depth``. If a list is still too short without positives,
+    those of equal queries and copies of them, all lists are searched again, twice as deep. Hits that are left out
+    because a better one has their text, or because they contain an answer, do not count as missing.
     """
     k = training_depth(collection, positives, depth)
+    short = partial(starved, positives=positives, depth=depth, text_keys=collection.text_keys, contains=contains)
     run = search(k)
-    while k < collection.n_passages and len(
-        starved(run, positives, depth=depth, searched=k, text_keys=collection.text_keys)
-    ):
+    while k < collection.n_passages and len(short(run, searched=k)):
         k = min(2 * k, collection.n_passages)
         log.info("%s: some lists are short of %d candidates; searching %d deep", source, depth, k)
         run = search(k)

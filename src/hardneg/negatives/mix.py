@@ -14,7 +14,7 @@ from hardneg.errors import ArtifactError, SettingsError
 from hardneg.keyed_random import UInt64
 from hardneg.negatives.candidates import ALL, Filters, without_known
 from hardneg.negatives.facts import realized
-from hardneg.negatives.pool import ENTRY_ARRAYS, NegativePool, all_filtered, one_ranker, repeats, scores_in
+from hardneg.negatives.pool import COUNTS, ENTRY_ARRAYS, NegativePool, all_counts, one_ranker, repeats, scores_in
 from hardneg.negatives.sources import draw_entries, log_shortfall
 from hardneg.records import Int64, offsets_of, owners, spans
 
@@ -73,7 +73,8 @@ def union(pools: Sequence[NegativePool]) -> NegativePool:
         to = np.arange(len(pool.passage_rows)) + (start - pool.offsets[:-1])[owners(pool.offsets)]
         for name, array in arrays.items():
             array[to] = scores_in(pool, name) if name == "ranker_scores" else getattr(pool, name)
-    mixed = replace(pools[0], offsets=offsets, **arrays, filtered=all_filtered(pools), ranker=ranker)
+    counts: dict[str, Any] = {name: all_counts(pools, name) for name in COUNTS}
+    mixed = replace(pools[0], offsets=offsets, **arrays, **counts, ranker=ranker)
     if not ranker:
         return replace(mixed, ranker_scores=None, positive_scores=None)
     positives = next(pool.positive_scores for pool in pools if pool.ranker == ranker)
@@ -140,9 +141,9 @@ def teleport(
     """
     _check_weights(alpha, beta, lookahead)
     _check_pools(query, [pool for pool in (lookahead, *extra) if pool is not None], momentum)
-    old = replace(query.keep(np.zeros(len(query.passage_rows), bool)), filtered={})
+    old = replace(query.keep(np.zeros(len(query.passage_rows), bool)), filtered={}, copies={})
     if momentum is not None:
-        carried = replace(momentum.align(query.positives), episode=query.episode, filtered={})
+        carried = replace(momentum.align(query.positives), episode=query.episode, filtered={}, copies={})
         old = without_known(carried, text_keys)
         unlisted = old.ranks == 0  # drawn at random, or given without ranks
         old = old.keep(unlisted | filters.accept(old.ranks, old.scores))

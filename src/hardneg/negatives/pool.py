@@ -47,6 +47,7 @@ KIND = "negatives"
 ENTRY_ARRAYS = ("passage_rows", "sources", "ranks", "scores", "episodes", "anchors")
 PARTS = "pair-scores"  # the cache's folder of blocks of scores, kept until the pool that needs them is complete
 SCORES = ("ranker_scores", "positive_scores")  # arrays that exist only in a pool that a ranker scored
+COUNTS = ("filtered", "copies")  # of hits that did not become entries, by source
 BLOCK = 1 << 17  # entries processed at a time, so that temporary arrays fit into the processor's cache
 
 DTYPES: Mapping[str, type[np.generic]] = {
@@ -86,7 +87,10 @@ class NegativePool(ArrayRecord, Shown):
     collection: str = ""  # digest of the collection the rows belong to
     filtered: Mapping[str, int] = field(
         default_factory=dict
-    )  # source -> number of hits that bounds kept out; empty if there were no bounds
+    )  # source -> number of hits that bounds kept out, of all queries mined for; empty if there were no bounds
+    copies: Mapping[str, int] = field(
+        default_factory=dict
+    )  # source -> number of hits left out because a better hit of the query has their text, likewise
     ranker: str = ""  # digest of the model that scored the pool; empty: no model did, the two below are None
     ranker_scores: Float32 | None = None  # [n] the ranker's score of each entry for its query
     positive_scores: Float32 | None = None  # [len(positive_rows)] that of each positive; NaN: not known
@@ -203,7 +207,8 @@ def concatenate(pools: Sequence[NegativePool]) -> NegativePool:
     ranker = one_ranker(pools)
     for name in SCORES:
         arrays[name] = np.concatenate([scores_in(pool, name) for pool in pools]) if ranker else None
-    return replace(pools[0], **arrays, filtered=all_filtered(pools), ranker=ranker)
+    counts: dict[str, Any] = {name: all_counts(pools, name) for name in COUNTS}
+    return replace(pools[0], **arrays, **counts, ranker=ranker)
 
 
 def one_ranker(pools: Iterable[NegativePool]) -> str:
@@ -219,24 +224,29 @@ def scores_in(pool: NegativePool, name: str) -> Float32:
     return np.full(length, np.nan, np.float32) if scores is None else scores
 
 
-def all_filtered(pools: Iterable[NegativePool]) -> dict[str, int]:
-    """The hits that bounds kept out of any of these pools, by source."""
+def all_counts(pools: Iterable[NegativePool], name: str) -> dict[str, int]:
+    """One of the ``COUNTS`` of all these pools together, by source."""
     counts: Counter[str] = Counter()
     for pool in pools:
-        counts.update(pool.filtered)
+        counts.update(getattr(pool, name))
     return dict(counts)
 
 
 # ---------------------------------------------------------------- reading
 
 
-def repeats(pool: NegativePool) -> NDArray[np.bool_]:
-    """Whether each entry [n] names a passage that an earlier entry of its query names."""
+def repeats(pool: NegativePool, copies: Int32 | None = None) -> NDArray[np.bool_]:
+    """Whether each entry [n] names a passage that an earlier entry of its query names.
+
+    With ``copies`` ([n_passages] the first passage with the same text, -1 where there is no other), a passage with
+    the text of an earlier one counts too.
+    """
     repeated = np.zeros(len(pool.passage_rows), bool)
     for start, stop in blocks(pool.offsets):
         low, high = pool.offsets[start], pool.offsets[stop]
         owner = owners(pool.offsets[start : stop + 1])
-        pair = owner << 31 | pool.passage_rows[low:high]
+        rows = pool.passage_rows[low:high]
+        pair = owner << 31 | (rows if copies is None else np.where(copies[rows] < 0, rows, copies[rows]))
         order = np.argsort(pair, kind="stable")
         repeated[low + order[1:]] = pair[order[1:]] == pair[order[:-1]]
     return repeated
@@ -271,11 +281,16 @@ def save_pool(pool: NegativePool, path: Path, *, settings: Mapping[str, Any], in
         for name in DTYPES:
             draft.array(f"{name}.npy", getattr(pool, name))
         draft.facts = {"episode": pool.episode, "collection": pool.collection, "sources": list(SOURCES)}
-        draft.facts |= {"filtered": dict(pool.filtered)} if pool.filtered else {}
+        draft.facts |= counts_of(pool)
         if pool.ranker:
             draft.facts["ranker"] = pool.ranker
             for name in SCORES:
                 draft.array(f"{name}.npy", scores_in(pool, name))
+
+
+def counts_of(pool: NegativePool) -> dict[str, dict[str, int]]:
+    """The ``COUNTS`` of a pool by name, without those that are empty."""
+    return {name: dict(getattr(pool, name)) for name in COUNTS if getattr(pool, name)}
 
 
 def counted_by(pool: Path) -> str:
@@ -313,9 +328,9 @@ def load_pool(path: str | Path, *, n_passages: int | None = None, collection: st
     for name, array in arrays.items():
         if array.dtype != types[name] or array.ndim != 1:
             raise _bad(path / f"{name}.npy", f"{array.ndim}-dimensional {array.dtype}")
-    filtered = facts.get("filtered", {})
+    counts: dict[str, Any] = {name: facts.get(name, {}) for name in COUNTS}
     of = str(facts.get("collection", ""))
-    pool = NegativePool(**arrays, episode=facts["episode"], collection=of, filtered=filtered, ranker=ranker)
+    pool = NegativePool(**arrays, episode=facts["episode"], collection=of, ranker=ranker, **counts)
     if collection is not None and pool.collection != collection:
         what = f"made for collection {pool.collection[:12]}…, this one is {collection[:12]}…"
         raise ArtifactError("OTHER_COLLECTION", what, "give the collection it was mined from", path=path)

@@ -72,6 +72,7 @@ def sample_source(
     anchors: Int32 | None = None,
     contains: Contains | None = None,
     keep: Keep | None = None,
+    copies: Int32 | None = None,
 ) -> NegativePool:
     """Draw ``count`` negatives of every query (None: all candidates) from the :func:`candidates` of a run.
 
@@ -96,12 +97,16 @@ def sample_source(
             compared=None if compared is None else _from(compared, start),
             anchors=None if anchors is None else anchors[block],
             contains=contains,
+            copies=copies,
         )
         part = part if keep is None else keep(part)
         parts.append(part if count is None else draw_entries(part, count, seed=seed))
     pool = concatenate(parts)
     if any(pool.filtered.values()):
         log.info("%s: bounds on rank and score keep out %d candidates", source, sum(pool.filtered.values()))
+    if any(pool.copies.values()):
+        what = "%s: %d candidates are left out, because a better one of their query has the same text"
+        log.info(what, source, sum(pool.copies.values()))
     if count is not None:
         log_shortfall(source, pool, count)
     return pool
@@ -132,9 +137,11 @@ def random_source(
     text_keys: UInt64 | None = None,
     collection: str = "",
     contains: Contains | None = None,
+    copies: Int32 | None = None,
 ) -> NegativePool:
     """Draw ``count`` random passages for every query: uniform over the corpus without D+(q) and copies of it.
 
+    With ``copies``, as of :func:`candidates`, no two of a query have one text: others take the place of copies.
     With ``contains``, drawn passages that contain an answer are dropped and not replaced. Each ``epoch`` has its
     own draw; None: all epochs share one.
     """
@@ -143,7 +150,7 @@ def random_source(
     step = max(1, BLOCK // (2 * count + SLACK))
     for start in range(0, len(positives), step):
         part = positives.select(np.arange(start, min(start + step, len(positives))))
-        chosen.append(_random_rows(part, n_passages, count, base, text_keys))
+        chosen.append(_random_rows(part, n_passages, count, base, text_keys, copies))
     rows = np.concatenate(chosen)
     found = rows < n_passages
     n = int(found.sum())
@@ -166,8 +173,15 @@ def random_source(
     return pool
 
 
-def _random_rows(positives: Positives, n_passages: int, count: int, base: int, text_keys: UInt64 | None) -> Int32:
-    """Distinct random rows [Q, count] that are acceptable, ascending; ``n_passages`` fills missing ones.
+def _random_rows(
+    positives: Positives,
+    n_passages: int,
+    count: int,
+    base: int,
+    text_keys: UInt64 | None,
+    copies: Int32 | None,
+) -> Int32:
+    """Random rows [Q, count] of distinct texts that are acceptable, ascending; ``n_passages`` fills missing ones.
 
     These are the first ``count`` acceptable rows of a fixed number of trials. If these are too few (a tiny corpus,
     or one full of copies of a positive), the rows are drawn from the whole corpus.
@@ -175,23 +189,39 @@ def _random_rows(positives: Positives, n_passages: int, count: int, base: int, t
     trials = np.arange(2 * count + SLACK)
     rows = below(hash64(base, positives.query_rows[:, None], trials[None, :]), n_passages)
     owner = np.repeat(np.arange(len(positives)), len(trials))
-    order = np.argsort(rows, axis=1, kind="stable")
-    ordered = np.take_along_axis(rows, order, axis=1)
+    texts = _texts(rows, copies)
+    order = np.argsort(texts, axis=1, kind="stable")
+    ordered = np.take_along_axis(texts, order, axis=1)
     fresh = np.ones(rows.shape, bool)
     np.put_along_axis(fresh, order[:, 1:], ordered[:, 1:] != ordered[:, :-1], axis=1)
     fresh &= ~is_known(positives, owner, rows.ravel(), text_keys).reshape(rows.shape)
     kept = np.where(fresh & (np.cumsum(fresh, axis=1) <= count), rows, n_passages)
     kept = np.sort(kept, axis=1)[:, :count]
     for i in np.flatnonzero(kept[:, -1] == n_passages):
-        drawn = _from_corpus(positives.select(np.array([i])), n_passages, count, base, text_keys)
+        drawn = _from_corpus(positives.select(np.array([i])), n_passages, count, base, text_keys, copies)
         kept[i] = n_passages
         kept[i, : len(drawn)] = drawn
     return kept.astype(np.int32)
 
 
-def _from_corpus(positives: Positives, n_passages: int, count: int, base: int, text_keys: UInt64 | None) -> Int64:
-    """Up to ``count`` random acceptable rows for one query, from the whole corpus, ascending."""
+def _texts(rows: NDArray[np.integer], copies: Int32 | None) -> NDArray[np.integer]:
+    """A row that stands for the text of each of ``rows``: the first one that has the text."""
+    return rows if copies is None else np.where(copies[rows] < 0, rows, copies[rows])
+
+
+def _from_corpus(
+    positives: Positives,
+    n_passages: int,
+    count: int,
+    base: int,
+    text_keys: UInt64 | None,
+    copies: Int32 | None,
+) -> Int64:
+    """Up to ``count`` random acceptable rows of distinct texts for one query, from the whole corpus, ascending."""
     rows = np.arange(n_passages)
     rows = rows[~is_known(positives, np.zeros(n_passages, np.int64), rows, text_keys)]
     words = hash64(base, positives.query_rows, rows, np.array([-1]))  # -1: no trial has this number
-    return np.sort(rows[np.argsort(words, kind="stable")[:count]])
+    rows = rows[np.argsort(words, kind="stable")]
+    if copies is not None:
+        rows = rows[np.sort(np.unique(_texts(rows, copies), return_index=True)[1])]
+    return np.sort(rows[:count])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, ValidationInfo, field_validator
 
@@ -253,9 +253,11 @@ def episode_pool(
         if not training.settings.has_negatives(episode):
             return empty_pool(positives, episode, data.collection.digest)
         if given is not None:
-            pool = import_pool(given, positives, episode, data.collection.text_keys, contains)
+            keys = data.collection.text_keys
+            pool = import_pool(given, positives, episode, keys, contains, by_answers=data.by_answers)
             return training.guided(pool)
-        return mix_episode(training.settings, state, positives, previous, episode, contains, training.guide)
+        told: dict[str, Any] = {"contains": contains, "guide": training.guide, "by_answers": data.by_answers}
+        return mix_episode(training.settings, state, positives, previous, episode, **told)
 
     return training.pool(episode, inputs, mine, episodes=episode)
 
@@ -268,6 +270,8 @@ def mix_episode(
     episode: int,
     contains: Contains | None,
     guide: Guide | None = None,
+    *,
+    by_answers: bool = False,
 ) -> NegativePool:
     """The mix of a state's query and lookahead candidates, momentum from the previous pool, and extra sources."""
     return mine_pool(
@@ -288,6 +292,7 @@ def mix_episode(
         filters=settings.filters,
         guide=guide,
         contains=contains,
+        by_answers=by_answers,
     )
 
 

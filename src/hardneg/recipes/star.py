@@ -110,7 +110,8 @@ def static_negatives(
     """The top ``depth`` hits of the warm-up model without D+, or the given negatives."""
     positives = current_positives(state, training.data, training.settings.depth, contains)
     if given is not None:
-        return training.guided(import_pool(given, positives, 1, training.data.collection.text_keys, contains))
+        keys, by_answers = training.data.collection.text_keys, training.data.by_answers
+        return training.guided(import_pool(given, positives, 1, keys, contains, by_answers=by_answers))
     return training.top_of(state, positives, contains)
 
 

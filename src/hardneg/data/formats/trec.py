@@ -175,7 +175,8 @@ def _scores(texts: Column, numbers: Sequence[int], path: Path) -> Float64:
         bad = np.flatnonzero([not _is_number(text) for text in texts])
     if len(bad):
         what = f"the score {texts[bad[0]].decode()!r:.40} is no number"
-        fix = "correct it" if numbers[bad[0]] > 1 else "correct it, or give a run, which has no header"
+        header = numbers[bad[0]] == 1 and not _looks_like_number(texts[bad[0]])
+        fix = "correct it, or give a run, which has no header" if header else "correct it"
         raise InputError("BAD_SCORE", what, fix, path=path, line=numbers[bad[0]])
     return scores
 
@@ -196,10 +197,16 @@ def _refuse_cr_alone(path: Path, first: str) -> None:
 
 
 def _is_number(text: bytes) -> bool:
+    return _looks_like_number(text) and b"_" not in text and float(text) == float(text)
+
+
+def _looks_like_number(text: bytes) -> bool:
+    """Whether Python reads a number or NaN, which no name of a column is."""
     try:
-        return b"_" not in text and float(text) == float(text)
+        float(text)
     except ValueError:
         return False
+    return True
 
 
 def _run_of(table: Table, query_rows: Int32, passage_rows: Int32, unit: Unit, collection: str) -> Run:

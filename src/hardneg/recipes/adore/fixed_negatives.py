@@ -81,6 +81,7 @@ class FixedNegatives:
             epoch=batch.epoch,
             text_keys=collection.text_keys,
             contains=self.contains,
+            copies=collection.copies,
         )
 
     def _mine(self, version: int, path: Path) -> None:
