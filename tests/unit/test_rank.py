@@ -216,7 +216,7 @@ def test_linear_takes_weights_and_normalisation(pair, tmp_path, hardneg):
     assert hits(tmp_path / "out.trec") == {"a": [("d2", 4.0), ("d1", 1.0), ("d3", 0.0)], "b": [("d1", 1.0)]}
     status, out, _ = hardneg("fuse", *pair, *options[:-1], "--normalisation", "z", "--k", "1")
     assert (status, hits(tmp_path / "out.trec")["a"]) == (0, [("d2", 8.0)])
-    assert "weights  [1.0, 4.0]" in out
+    assert "weights  1.0000, 4.0000" in out
 
 
 def test_weights_are_tuned_on_dev_and_used_on_test(world, searched, tmp_path, hardneg):
