@@ -55,12 +55,14 @@ class SlowAdore:
         return settled(order, dict(zip(rows.tolist(), scores.tolist(), strict=True)), seen)
 
     def negatives(self, query, seen=None):
-        """What the query retrieves now, without its positives and their copies."""
+        """What the query retrieves now, without its positives and their copies; of equal texts only the best."""
         texts = {self.texts[row] for row in self.known(query)}
         others = [row for row, text in enumerate(self.texts) if text not in texts]
         with torch.no_grad():
             vector = self.query.encode(self.collection.query_texts.take([query])[0])
-        return self.ranked(vector, others, seen)[: self.depth]
+        found = self.ranked(vector, others, seen)
+        of = [self.texts[row] for row in found]
+        return [row for i, row in enumerate(found) if of[i] not in of[:i]][: self.depth]
 
     def loss(self, query, given=None):
         """Of the list that the query retrieves, or of its positives and what is given, as it ranks them now."""
