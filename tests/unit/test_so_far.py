@@ -1,5 +1,7 @@
 """The states of an experiment that is not finished are those that it will have: of every recipe."""
 
+from collections import Counter
+
 import pytest
 
 import hardneg as hn
@@ -75,5 +77,10 @@ def test_states_so_far_are_those_of_the_finished_experiment(world, tmp_path, cas
     assert told(found) == told(finished)
     assert settings.pop("course")  # which experiments of earlier versions lack
     assert states_so_far(layout, settings, rows) == found
-    of_training = [one.name for one in finished if one.kind not in ("bm25", "indexed", "reranked")]
+    searched = Counter(one.runs for one in finished)  # the final state may share the runs of the state that it is
+    of_training = [
+        one.name
+        for one in finished
+        if one.kind not in ("bm25", "indexed", "reranked") and not (one.name == "final" and searched[one.runs] > 1)
+    ]
     assert [one.name for one in found if one.of is None] == of_training
