@@ -99,8 +99,12 @@ def test_a_version_is_the_top_of_its_own_model_without_positives(whole, run_stat
         query = embed("query", collection.query_texts.take([pool.query_rows[i]]), [])
         order = np.argsort(-(query @ passages.T)[0], kind="stable")
         known = set(pool.positive_rows[pool.positive_offsets[i] : pool.positive_offsets[i + 1]].tolist())
-        texts = {collection.texts.take([row])[0] for row in known}
-        expected = [r for r in order.tolist() if r not in known and collection.texts.take([r])[0] not in texts]
+        texts, expected = {collection.texts.take([row])[0] for row in known}, []
+        for row in order.tolist():
+            text = collection.texts.take([row])[0]
+            if row not in known and text not in texts:  # nor is a text taken twice
+                expected.append(row)
+                texts.add(text)
         assert pool.passage_rows[pool.offsets[i] : pool.offsets[i + 1]].tolist() == expected[:20]
 
 
@@ -460,8 +464,8 @@ def test_a_heart_beats_only_while_there_is_progress(tmp_path):
 
 
 def test_queries_that_bounds_leave_without_negatives_are_counted(run_states, caplog):
-    run_states(RECIPE, refresh_every=2, refreshes=1, relative_margin=0.01, depth=20)
+    run_states(RECIPE, refresh_every=2, refreshes=1, relative_margin=0.005, depth=20)
     told = [
         line for line in caplog.text.splitlines() if "training queries have no negative, and are skipped" in line
     ]
-    assert len(told) == 2  # once for each version
+    assert len(told) == 2  # once for each version: their counts differ

@@ -340,7 +340,8 @@ def test_dev_is_judged_among_some_passages_by_retriever_and_pipeline(world, tmp_
     among = judge.judged_among["dev"]
     assert len(among) < world.collection.n_passages / 2
     records = {record.name: record for record in read_states(out)}
-    assert {"untrained", "iteration-1", "iteration-1/ranker", "last/ranker"} <= set(records)
+    ended = "last" if "last" in records else "final"  # the last state may be the best
+    assert {"untrained", "iteration-1", "iteration-1/ranker", f"{ended}/ranker"} <= set(records)
     for name, record in records.items():
         if (run := run_of_state(out, record, "dev")) is None:
             assert name == "bm25"

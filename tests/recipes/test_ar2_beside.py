@@ -482,9 +482,9 @@ def test_several_processes_do_not_watch_over_roles(world, tmp_path):
 
 def test_the_mode_of_an_experiment_stays(both, world):
     root, order, *_ = both
-    with pytest.raises(ArtifactError, match=r"mode: 'async-fixed' -> 'sync'; use .*--set mode=async-fixed"):
+    with pytest.raises(ArtifactError, match=r"mode: 'async-fixed' -> 'sync'; use .*mode=.async-fixed"):
         train(world, root / "beside", SETTINGS, order=order)
-    with pytest.raises(ArtifactError, match=r"mode: 'sync' -> 'async-fixed'; use .*--set mode=sync"):
+    with pytest.raises(ArtifactError, match=r"mode: 'sync' -> 'async-fixed'; use .*mode=.sync"):
         train(world, root / "late", BESIDE, order=order)
 
 

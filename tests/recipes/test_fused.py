@@ -88,7 +88,9 @@ def test_a_ranker_is_not_fused(trained):
     assert opened.results.pop("fused")
     with pytest.raises(NotRecorded, match="judged among all passages"):
         fused_table(opened)
-    opened.settings["recipe"] = "ranker"
+    opened = opened_at(out)
+    assert opened.results.pop("fused")
+    opened.settings["course"]["trains"] = "ranker"
     with pytest.raises(NotMeant, match="A ranker was trained"):
         fused_table(opened)
 

@@ -1004,7 +1004,7 @@ def test_a_start_from_scratch_breaks_the_lines_of_the_states(finished, copied):
 def test_a_start_from_the_state_before_keeps_the_lines_whole(finished, copied):
     _, drawn = finished
     opened = opened_at(copied)
-    opened.settings["settings"]["start"] = "continue"
+    opened.settings["course"]["restarts"] = False
     found = {
         one.name: draw(one, opened).table for one in FIGURES if one.name in ("measured", "static_and_dynamic")
     }
