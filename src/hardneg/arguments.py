@@ -288,6 +288,8 @@ def expected(hint: Any) -> str:
     if origin is not None and issubclass(origin, Mapping):
         return f"a mapping {{{bare(inner[0])}: {bare(inner[1])}}}"
     if origin is not None and issubclass(origin, Sequence):
+        if inner[0] is Any:
+            return "a list"
         item = expected(inner[0])
         return (
             f"a list of {bare(inner[0])}s"

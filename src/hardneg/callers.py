@@ -7,7 +7,10 @@ ends in a fault, and no command called it, the options become what its caller ca
 from __future__ import annotations
 
 import contextlib
+import json
 import re
+import shlex
+import tomllib
 from collections.abc import Collection, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -18,11 +21,25 @@ OPTION = re.compile(
     r"(?P<before>the option | \(option |(?<![\w/'\"=-]))--(?P<name>[a-z][a-z0-9]*(?:-[a-z0-9]+)*)(?![\w-])"
     r"(?P<bare>(?= = )|(?=(?: or --[a-z-]+)* out\b))?"
 )
-COMMAND = re.compile(r"`?\bhardneg [a-z][^;,)`\n]*")  # advice to run a command keeps the command's options
+KEPT = re.compile(  # advice to run a command, which keeps its options; what users wrote: quoted texts and paths
+    r"`?\bhardneg [a-z][^;,)`\n]*|(?<![\w=-])(?<!--set )(?:'[^'\n]*'|\"[^\"\n]*\")(?!\w)|\(/[^)\n]*\)"
+)
+IMPORT = re.compile(r"hardneg import --(?P<name>[a-z-]+)(?: \w+)?")
+QUOTED = re.compile(r" '(?P<text>(?:[^']|'\"'\"')*)'")  # --set 'extra=[]', as a shell needs it
 PLACEHOLDER = re.compile(r" (?P<value>[A-Z]+|\d+(?:\.\d+)?)(?![\w/])")  # --filter-by M, --seed 3
 SIZE = re.compile(r" (?P<value>\d+[KMGT])\b")  # --max-ram 8G
 WORD = re.compile(r" (?P<value>(?!(?:and|or|too|with)\b)\w(?:[\w./-]*\w)?)")  # --split dev.small
-WITH_WORDS = ("allow_code", "dev", "format", "role", "shard", "split", "test", "tune")  # whose values are words
+WITH_WORDS = (
+    "allow_code",
+    "dev",
+    "format",
+    "on_duplicate",
+    "role",
+    "shard",
+    "split",
+    "test",
+    "tune",
+)  # whose values are words
 SETTING = re.compile(r" (?P<name>[a-z]\w*)=(?P<value>\.\.\.|[^\s,;:)]*[^\s,;:.)])")  # --set keep=last
 CONSTANTS = {"none": "None", "true": "True", "false": "False"}
 
@@ -117,6 +134,16 @@ def answering(called: Called) -> Iterator[None]:
         _called.reset(token)
 
 
+@contextlib.contextmanager
+def users_own() -> Iterator[None]:
+    """Run a function of the user's in the block: public functions that it calls answer to it."""
+    token = _called.set(None)
+    try:
+        yield
+    finally:
+        _called.reset(token)
+
+
 def in_callers_words(text: str) -> str:
     """A note as the caller of the public function can follow it: with options, or with keywords of Python."""
     called = None if _at_work else _called.get()
@@ -138,10 +165,18 @@ def in_python(text: str, called: Called) -> str:
         return text
     pieces: list[str] = []
     end = 0
-    for command in COMMAND.finditer(text):
-        pieces += [_reworded(text[end : command.start()], called), command[0]]
-        end = command.end()
+    for kept in KEPT.finditer(text):
+        pieces += [_reworded(text[end : kept.start()], called), _own_import(kept[0], called) or kept[0]]
+        end = kept.end()
     return "".join([*pieces, _reworded(text[end:], called)])
+
+
+def _own_import(command: str, called: Called) -> str | None:
+    """What the function itself takes in place of advice to import again; None where it imports nothing."""
+    found = IMPORT.fullmatch(command)
+    if found is None or called.keyword(found["name"].replace("-", "_")) is None or called.keywords is None:
+        return None
+    return _reworded(command.removeprefix("hardneg import "), called)
 
 
 def _reworded(text: str, called: Called) -> str:
@@ -154,7 +189,8 @@ def _reworded(text: str, called: Called) -> str:
         said, after = _said(found, text, called)
         if "filters=" in "".join(pieces):
             said = said.removeprefix("filters=")
-        pieces += [text[end : found.start()], said]
+        between = text[end : found.start()]
+        pieces += [", " if pieces and between == " " and found["name"] == "set" else between, said]
         end = after
     return "".join([*pieces, text[end:]])
 
@@ -177,9 +213,14 @@ def _said(found: re.Match[str], text: str, called: Called) -> tuple[str, int]:
 
 def _setting(text: str, end: int, called: Called) -> tuple[str, int]:
     """The keyword for the setting that ``--set`` names behind ``end``, and where it ends."""
+    if quoted := QUOTED.match(text, end):
+        name, _, value = shlex.split(quoted[0])[0].partition("=")
+        return f"{name}={_typed(value)}", quoted.end()
     found = SETTING.match(text, end)
     if found is None:
-        return "overrides=" if called.name == "settings_of" else "keywords", end
+        return "overrides", end
+    if found["name"] == "key":  # it stands for any setting
+        return found[0].strip(), found.end()
     return f"{found['name']}={_literal(found['value'])}", found.end()
 
 
@@ -192,6 +233,15 @@ def _value(name: str, text: str, end: int) -> tuple[str, int]:
     if found := SIZE.match(text, end) or (WORD.match(text, end) if name in WITH_WORDS else None):
         return f'"{found["value"]}"', found.end()
     return "", end
+
+
+def _typed(value: str) -> str:
+    """A TOML value as Python writes it."""
+    try:
+        found = tomllib.loads(f"value = {value}")["value"]
+    except ValueError:
+        found = None if value.lower() == "none" else value
+    return json.dumps(found, ensure_ascii=False) if isinstance(found, str) else repr(found)
 
 
 def _literal(value: str) -> str:

@@ -19,6 +19,7 @@ from hardneg.api.recipes import RECIPES
 from hardneg.arguments import checked
 from hardneg.callers import BOUNDS, SPLITS, Called, command_line, in_callers_words, in_python
 from hardneg.errors import Faults, HardnegError, InputError, SettingsError
+from hardneg.experiment.observers import Observers
 from hardneg.process import progress
 from hardneg.recipes.roles import supervision
 from hardneg.recipes.roles.jobs import Job
@@ -281,6 +282,27 @@ def test_the_outer_function_is_the_one_that_was_called():
         outer()
 
 
+def test_what_a_function_of_the_users_calls_answers_to_it():
+    @checked
+    def inner(folder: str = "") -> None:
+        raise SettingsError("NO_POOL", "none", "give --folder F")
+
+    told = []
+
+    def callback(record):
+        try:
+            inner()
+        except SettingsError as fault:
+            told.append(fault.fix)
+
+    @checked
+    def outer() -> None:
+        Observers(on_step=callback).tell_steps([{}])
+
+    outer()
+    assert told == ["give folder=F"]
+
+
 def test_what_a_role_writes_names_keywords_to_the_python_that_started_it(monkeypatch):
     told = []
     program = [sys.executable, "-c", "import sys; sys.stderr.write('WARNING: give --pool')"]
@@ -317,8 +339,21 @@ MINING = Called("mine", ["filters", "filter_by", "k"])
         ("(--dev none to keep them)", '(splits=hn.Splits(dev="none") to keep them)', TRAINING),
         ("--lr with one rate", "learning_rate= with one rate", TRAINING),
         ("give it: --set count=...", "give it: count=...", TRAINING),
-        ("--set a=0.5 --set b=none, --set c=x.", 'a=0.5 b=None, c="x".', TRAINING),
-        ("is given 2 times by --set", "is given 2 times by keywords", TRAINING),
+        ("--set a=0.5 --set b=none, --set c=x.", 'a=0.5, b=None, c="x".', TRAINING),
+        ("(--set 'p=query: ' --set 'e=[]' --set 'q=\"5\"')", '(p="query: ", e=[], q="5")', TRAINING),
+        ("is given 2 times by --set", "is given 2 times by overrides", TRAINING),
+        ("write --set key=value", "write key=value", TRAINING),
+        (
+            "no query 'a --dev b' in the model's run; give --k",
+            "no query 'a --dev b' in the model's run; give k=",
+            MINING,
+        ),
+        ("no such folder (/my --k model)", "no such folder (/my --k model)", MINING),
+        (
+            "by hardneg import --allow-empty",
+            "by allow_empty=True",
+            Called("import_collection", ["x"], {"allow_empty"}),
+        ),
         ("(--seed 3: in the same)", "(seed=3: in the same)", TRAINING),
         ("set --set seed=N, another --out", "set seed=N, another out=", TRAINING),
         ("(--role trainer, --role inferencer)", '(role="trainer", role="inferencer")', TRAINING),

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ from hardneg import __version__
 from hardneg.config import Settings, differences, operational
 from hardneg.data.training_data import ChosenSplits
 from hardneg.errors import ArtifactError, BusyError, InputError, ResourceError
-from hardneg.experiment.folder import inputs_told, join_experiment, log_file, open_experiment
+from hardneg.experiment.folder import as_before, complete, inputs_told, join_experiment, log_file, open_experiment
 from hardneg.storage import disk
 from hardneg.storage.artifacts import digest_json, publish, read_json, remove, write_json
 
@@ -177,6 +178,24 @@ def test_changed_result_settings_are_refused_with_the_keys_that_differ(tmp_path)
         ' alpha: 0.5 -> 0.3; extra: [] -> ["bm25"];'
         " use the old settings (--set alpha=0.5 --set 'extra=[]'), or give a new folder"
     )
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["query: ", "5", "true", "2024-01-01", '"q"', "it's", "a = b", "", None, True, 0.5, ["a", "b"], []],
+)
+def test_the_options_that_are_shown_give_the_values_of_before(value):
+    from hardneg.config import read_overrides
+
+    record = {"settings": {"prompt": value}}
+    words = shlex.split(as_before(record, {"settings": {"prompt": "other"}}, ["prompt"]).strip(" ()"))
+    assert words[0] == "--set"
+    found = read_overrides(words[1:])["prompt"]
+    assert (None if found == "none" else found) == value
+
+
+def test_splits_of_a_later_version_are_told_whole():
+    assert complete({"train": "train", "dev": None, "test": "test", "newer": 1})["newer"] == 1
 
 
 def test_a_setting_that_came_or_went_with_a_version_is_a_difference_too(tmp_path):

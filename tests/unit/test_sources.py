@@ -243,6 +243,24 @@ def test_random_on_small_corpora_is_exact_and_clean(monkeypatch, n_passages, tex
     assert_same(random_source(positives.select(part), n_passages, **options), pool.select(part))
 
 
+def test_random_negatives_are_drawn_by_trials_where_half_of_the_corpus_has_one_text(monkeypatch):
+    n, count = 20_000, 20
+    keys = np.arange(n, dtype=np.uint64)
+    keys[: 7 * n // 10] = 0
+    positives = Positives(np.arange(30, dtype=np.int32), np.arange(31), np.arange(n - 30, n, dtype=np.int32))
+    options = {"count": count, "seed": 3, "episode": 1, "text_keys": keys, "copies": copies_among(keys)}
+    with monkeypatch.context() as patch:
+        patch.setattr(sources, "_from_corpus", None)  # which hashes all passages for each query
+        pool = random_source(positives, n, **options)
+    assert np.diff(pool.offsets).tolist() == [count] * 30
+    for i in range(30):
+        drawn = keys[pool.passage_rows[pool.offsets[i] : pool.offsets[i + 1]]]
+        assert len(set(drawn.tolist())) == count
+    small_blocks(monkeypatch, 100)
+    part = np.arange(5, 17)
+    assert_same(random_source(positives.select(part), n, **options), pool.select(part))
+
+
 def test_random_is_uniform():
     n_queries = 20_000
     positives = Positives(

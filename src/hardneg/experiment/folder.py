@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hardneg import __version__
-from hardneg.config import Settings, differences
+from hardneg.config import Settings, differences, read_value
 from hardneg.data.collection import Collection
 from hardneg.data.judgements import Judgements, read_judgements, save_judgements
 from hardneg.data.training_data import ChosenSplits, TrainingData
@@ -331,7 +331,14 @@ def as_before(old: Mapping[str, Any], new: Mapping[str, Any], names: Sequence[st
     can = all(name in old["settings"] and name in new["settings"] for name in stored)
     if not can or len(values) > GIVEN or any(isinstance(one, dict) or one == "given" for one in values.values()):
         return ""
-    return f" ({' '.join('--set ' + shlex.quote(f'{name}={as_set(one)}') for name, one in values.items())})"
+    return f" ({' '.join('--set ' + shlex.quote(f'{name}={as_typed(one)}') for name, one in values.items())})"
+
+
+def as_typed(value: Any) -> str:
+    """The value of a setting as ``--set`` reads it back; a text that TOML would read as a number is quoted."""
+    if isinstance(value, str) and (value.lower() == "none" or read_value(value) != value):
+        return json.dumps(value, ensure_ascii=False)
+    return as_set(value)
 
 
 def inputs_told(record: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
@@ -353,7 +360,9 @@ def inputs_told(record: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str
 
 def complete(names: Mapping[str, Any] | None) -> dict[str, Any]:
     """The stored names and draw of splits, with what an older record lacks; empty: there are none."""
-    return dataclasses.asdict(ChosenSplits(**names)) if names else {}
+    known = {field.name for field in dataclasses.fields(ChosenSplits)}
+    given = {name: value for name, value in (names or {}).items() if name in known}
+    return dataclasses.asdict(ChosenSplits(**given)) | dict(names or {}) if given else {}
 
 
 def brief(value: str) -> str:

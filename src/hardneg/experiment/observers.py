@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from hardneg.callers import users_own
 from hardneg.errors import Interrupted
 from hardneg.process.distributed import by_consensus, is_leader, member
 from hardneg.process.signals import stop_flag
@@ -49,7 +50,8 @@ class Observers:
         if function is None or self.fault is not None:
             return
         try:
-            function(argument)
+            with users_own():
+                function(argument)
         except Exception as fault:  # a function of the user's may raise anything
             self.fault = fault
             stop_flag.ask(together=member()[1] > 1)

@@ -38,7 +38,7 @@ LEGACY_POOLING = {
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
-MEAN = LEGACY_POOLING["mean"]  # the only flag that counts as true where a folder leaves it out
+MEAN = LEGACY_POOLING["mean"]
 LOADED = ("tokenizer_args", "processor_kwargs")  # the old and the new name of what a tokenizer is loaded with
 CONFIGURED = ("config_args", "config_kwargs")
 HARMLESS = {"trust_remote_code", "revision", "token", "cache_dir", "local_files_only", "use_fast", "padding"}
@@ -226,11 +226,9 @@ def _flagged(module: Module) -> list[str]:
     unknown = [key for key in unknown if key not in LEGACY_POOLING.values()]
     if unknown:
         raise _unsupported(f"Pooling ({', '.join([*modes, *unknown])})", module.folder)
-    if modes or MEAN not in config:
-        return modes or ["mean"]
-    what = "no pooling mode is true, so the folder does not say how states become a vector"
-    fix = f"set the right one to true in its config.json, as {MEAN}"
-    raise InputError("BAD_MODEL", what, fix, path=module.folder)
+    if not modes and config.get(MEAN) is False:
+        log.warning("%s: no pooling mode is true; the mean is taken, as sentence-transformers does", module.folder)
+    return modes or ["mean"]
 
 
 def _head(rest: list[Module], source: ModelSource) -> tuple[Head, tuple[Module, ...], list[Module]]:

@@ -24,6 +24,8 @@ from hardneg.records import Float32, Int32, Int64, Positives, Run, offsets_of, s
 
 log = logging.getLogger(__name__)
 
+MORE = 4  # times as many trials, for random negatives of a query that got too few
+
 Keep = Callable[[NegativePool], NegativePool]  # candidates -> those that may be drawn
 
 
@@ -183,10 +185,39 @@ def _random_rows(
 ) -> Int32:
     """Random rows [Q, count] of distinct texts that are acceptable, ascending; ``n_passages`` fills missing ones.
 
-    These are the first ``count`` acceptable rows of a fixed number of trials. If these are too few (a tiny corpus,
-    or one full of copies of a positive), the rows are drawn from the whole corpus.
+    These are the first ``count`` acceptable rows of numbered trials. A query that gets too few, because many
+    passages have one text, gets more trials. In a tiny corpus its rows are drawn from the whole corpus.
     """
-    trials = np.arange(2 * count + SLACK)
+
+    def draw(some: Positives, trials: int) -> NDArray[np.integer]:
+        return _from_trials(some, trials, n_passages, count, base, text_keys, copies)
+
+    trials = 2 * count + SLACK
+    kept = draw(positives, trials)
+    short = np.flatnonzero(kept[:, -1] == n_passages)
+    while len(short) and MORE * trials <= n_passages:
+        trials *= MORE
+        for block in np.array_split(short, -(-len(short) * trials // BLOCK)):
+            kept[block] = draw(positives.select(block), trials)
+        short = short[kept[short, -1] == n_passages]
+    for i in short:
+        drawn = _from_corpus(positives.select(np.array([i])), n_passages, count, base, text_keys, copies)
+        kept[i] = n_passages
+        kept[i, : len(drawn)] = drawn
+    return kept.astype(np.int32)
+
+
+def _from_trials(
+    positives: Positives,
+    number: int,
+    n_passages: int,
+    count: int,
+    base: int,
+    text_keys: UInt64 | None,
+    copies: Int32 | None,
+) -> NDArray[np.integer]:
+    """The first ``count`` acceptable rows [Q, count] of so many trials, ascending; the rest is ``n_passages``."""
+    trials = np.arange(number)
     rows = below(hash64(base, positives.query_rows[:, None], trials[None, :]), n_passages)
     owner = np.repeat(np.arange(len(positives)), len(trials))
     texts = _texts(rows, copies)
@@ -196,12 +227,7 @@ def _random_rows(
     np.put_along_axis(fresh, order[:, 1:], ordered[:, 1:] != ordered[:, :-1], axis=1)
     fresh &= ~is_known(positives, owner, rows.ravel(), text_keys).reshape(rows.shape)
     kept = np.where(fresh & (np.cumsum(fresh, axis=1) <= count), rows, n_passages)
-    kept = np.sort(kept, axis=1)[:, :count]
-    for i in np.flatnonzero(kept[:, -1] == n_passages):
-        drawn = _from_corpus(positives.select(np.array([i])), n_passages, count, base, text_keys, copies)
-        kept[i] = n_passages
-        kept[i, : len(drawn)] = drawn
-    return kept.astype(np.int32)
+    return np.sort(kept, axis=1)[:, :count]
 
 
 def _texts(rows: NDArray[np.integer], copies: Int32 | None) -> NDArray[np.integer]:
