@@ -309,9 +309,7 @@ def test_measures_may_be_a_list(run_files):
     assert hn.compare([one, two], qrels=qrels, measures=tuple(names)) == hn.compare(
         [one, two], qrels=qrels, measures=text
     )
-    with pytest.raises(
-        SettingsError, match=r"evaluate: measures is 10 \(int\); give a string or a list of strings"
-    ):
+    with pytest.raises(SettingsError, match=r"evaluate: measures is 10 \(int\); give a string or a list$"):
         hn.evaluate(one, qrels=qrels, measures=10)
 
 

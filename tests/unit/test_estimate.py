@@ -149,7 +149,7 @@ def test_tokens_of_a_step_are_near_those_that_are_trained_on(world, monkeypatch,
     monkeypatch.setattr(BiEncoder, "encode_pair", encode_pair)
     save_encoder(encoder, tmp_path / "model")
     settings = {"episodes": 1, "steps": 16, "stop_step": 16, "queries_per_step": 8, "passages_reference": [5]}
-    options = {"device": "cpu", "depth": 20, "count": 6, "precision": "float32", "token_budget": 512}
+    options = {"device": "cpu", "depth": 60, "count": 40, "precision": "float32", "token_budget": 512}
     splits = hn.Splits(dev="none", test="none")
     hn.train_ance_tele(
         data.collection, str(tmp_path / "model"), tmp_path / "exp", splits=splits, **settings, **options
