@@ -22,7 +22,7 @@ OPTION = re.compile(
     r"(?P<bare>(?= = )|(?=(?: or --[a-z-]+)* out\b))?"
 )
 KEPT = re.compile(  # advice to run a command, which keeps its options; what users wrote: quoted texts and paths
-    r"`?\bhardneg [a-z][^;,)`\n]*|(?<![\w=-])(?<!--set )(?:'[^'\n]*'|\"[^\"\n]*\")(?!\w)|\(/[^)\n]*\)"
+    r"`?\bhardneg [a-z][^;,)`\n]*|(?<![\w=-])(?<!-{2}set )(?:'[^'\n]*'|\"[^\"\n]*\")(?!\w)|\(/[^)\n]*\)"
 )
 IMPORT = re.compile(r"hardneg import --(?P<name>[a-z-]+)(?: \w+)?")
 QUOTED = re.compile(r" '(?P<text>(?:[^']|'\"'\"')*)'")  # --set 'extra=[]', as a shell needs it
