@@ -72,7 +72,7 @@ CALLS = {
     "no relevant": (
         hn.train_star,
         lambda w: ((NO_RELEVANT, w.model, w.out), {"splits": hn.Splits(test="bare")}),
-        'name one that has by splits=hn.Splits(test=...): train, or splits=hn.Splits(test="none")',
+        'name another one by splits=hn.Splits(test=...): train, or splits=hn.Splits(test="none")',
     ),
     "devices": (
         hn.plan,

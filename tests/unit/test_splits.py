@@ -120,10 +120,10 @@ def test_what_the_user_names_and_cannot_be_measured_is_a_fault_that_names_what_c
     made = collection(tmp_path / "c", {"train": True, "dev": False, "dev.small": True, "eval": False})
     with pytest.raises(InputError, match=r"NO_RELEVANT: split 'dev' has 20 queries .*dev.small"):
         choose_splits(made, dev="dev")
-    with pytest.raises(InputError, match=r"NO_RELEVANT: split 'eval' .*one that has by --test: dev.small, train"):
+    with pytest.raises(InputError, match=r"NO_RELEVANT: split 'eval' .*another one by --test: dev.small, train"):
         choose_splits(made, test="eval")
     with pytest.raises(
-        InputError, match=r"NO_POSITIVES: no query of split 'eval' .*one that has by --train: dev.small"
+        InputError, match=r"NO_POSITIVES: no query of split 'eval' .*another one by --train: dev.small"
     ):
         choose_splits(made, train="eval")
     with pytest.raises(SettingsError, match="UNKNOWN_SPLIT"):

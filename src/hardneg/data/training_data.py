@@ -462,7 +462,7 @@ def others(collection: Collection, use: str, basis: frozenset[Basis] = BY_JUDGEM
     """Advice for a split that cannot be used: the names of splits that can."""
     able = [name for name in collection.splits if not missing_in(collection, collection.qrels(name), basis)]
     none = "" if use == "train" else f", or --{use} none"
-    there = f"name one that has by --{use}: {', '.join(able)}"
+    there = f"name another one by --{use}: {', '.join(able)}"
     return f"{there if able else 'check the qrels and the answers'}{none}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,9 +151,10 @@ def random_source(
     base = key(seed, "draw/random", episode, *([] if epoch is None else [epoch]))
     chosen = [np.zeros((0, count), np.int32)]
     step = max(1, BLOCK // (2 * count + SLACK))
+    corpus = _Corpus(n_passages, count, base, text_keys, copies)
     for start in range(0, len(positives), step):
         part = positives.select(np.arange(start, min(start + step, len(positives))))
-        chosen.append(_random_rows(part, n_passages, count, base, text_keys, copies))
+        chosen.append(_random_rows(part, corpus))
     rows = np.concatenate(chosen)
     found = rows < n_passages
     n = int(found.sum())
@@ -175,57 +177,53 @@ def random_source(
     return pool
 
 
-def _random_rows(
-    positives: Positives,
-    n_passages: int,
-    count: int,
-    base: int,
-    text_keys: UInt64 | None,
-    copies: Int32 | None,
-) -> Int32:
+@dataclass(frozen=True)
+class _Corpus:
+    """The passages that random negatives are drawn of: how many a query gets, and by which random numbers.
+
+    ``text_keys`` and ``copies`` are those of :func:`random_source`; ``base`` keys the random numbers.
+    """
+
+    n_passages: int
+    count: int
+    base: int
+    text_keys: UInt64 | None
+    copies: Int32 | None
+
+
+def _random_rows(positives: Positives, corpus: _Corpus) -> Int32:
     """Random rows [Q, count] of distinct texts that are acceptable, ascending; ``n_passages`` fills missing ones.
 
     These are the first ``count`` acceptable rows of numbered trials. A query that gets too few, because many
     passages have one text, gets more trials. In a tiny corpus its rows are drawn from the whole corpus.
     """
-
-    def draw(some: Positives, trials: int) -> NDArray[np.integer]:
-        return _from_trials(some, trials, n_passages, count, base, text_keys, copies)
-
-    trials = 2 * count + SLACK
-    kept = draw(positives, trials)
-    short = np.flatnonzero(kept[:, -1] == n_passages)
-    while len(short) and MORE * trials <= n_passages:
+    trials, missing = 2 * corpus.count + SLACK, corpus.n_passages
+    kept = _from_trials(positives, trials, corpus)
+    short = np.flatnonzero(kept[:, -1] == missing)
+    while len(short) and MORE * trials <= corpus.n_passages:
         trials *= MORE
         for block in np.array_split(short, -(-len(short) * trials // BLOCK)):
-            kept[block] = draw(positives.select(block), trials)
-        short = short[kept[short, -1] == n_passages]
+            kept[block] = _from_trials(positives.select(block), trials, corpus)
+        short = short[kept[short, -1] == missing]
     for i in short:
-        drawn = _from_corpus(positives.select(np.array([i])), n_passages, count, base, text_keys, copies)
-        kept[i] = n_passages
+        drawn = _from_corpus(positives.select(np.array([i])), corpus)
+        kept[i] = missing
         kept[i, : len(drawn)] = drawn
     return kept.astype(np.int32)
 
 
-def _from_trials(
-    positives: Positives,
-    number: int,
-    n_passages: int,
-    count: int,
-    base: int,
-    text_keys: UInt64 | None,
-    copies: Int32 | None,
-) -> NDArray[np.integer]:
+def _from_trials(positives: Positives, number: int, corpus: _Corpus) -> NDArray[np.integer]:
     """The first ``count`` acceptable rows [Q, count] of so many trials, ascending; the rest is ``n_passages``."""
+    n_passages, count = corpus.n_passages, corpus.count
     trials = np.arange(number)
-    rows = below(hash64(base, positives.query_rows[:, None], trials[None, :]), n_passages)
+    rows = below(hash64(corpus.base, positives.query_rows[:, None], trials[None, :]), n_passages)
     owner = np.repeat(np.arange(len(positives)), len(trials))
-    texts = _texts(rows, copies)
+    texts = _texts(rows, corpus.copies)
     order = np.argsort(texts, axis=1, kind="stable")
     ordered = np.take_along_axis(texts, order, axis=1)
     fresh = np.ones(rows.shape, bool)
     np.put_along_axis(fresh, order[:, 1:], ordered[:, 1:] != ordered[:, :-1], axis=1)
-    fresh &= ~is_known(positives, owner, rows.ravel(), text_keys).reshape(rows.shape)
+    fresh &= ~is_known(positives, owner, rows.ravel(), corpus.text_keys).reshape(rows.shape)
     kept = np.where(fresh & (np.cumsum(fresh, axis=1) <= count), rows, n_passages)
     return np.sort(kept, axis=1)[:, :count]
 
@@ -235,19 +233,12 @@ def _texts(rows: NDArray[np.integer], copies: Int32 | None) -> NDArray[np.intege
     return rows if copies is None else np.where(copies[rows] < 0, rows, copies[rows])
 
 
-def _from_corpus(
-    positives: Positives,
-    n_passages: int,
-    count: int,
-    base: int,
-    text_keys: UInt64 | None,
-    copies: Int32 | None,
-) -> Int64:
+def _from_corpus(positives: Positives, corpus: _Corpus) -> Int64:
     """Up to ``count`` random acceptable rows of distinct texts for one query, from the whole corpus, ascending."""
-    rows = np.arange(n_passages)
-    rows = rows[~is_known(positives, np.zeros(n_passages, np.int64), rows, text_keys)]
-    words = hash64(base, positives.query_rows, rows, np.array([-1]))  # -1: no trial has this number
+    rows = np.arange(corpus.n_passages)
+    rows = rows[~is_known(positives, np.zeros(len(rows), np.int64), rows, corpus.text_keys)]
+    words = hash64(corpus.base, positives.query_rows, rows, np.array([-1]))  # -1: no trial has this number
     rows = rows[np.argsort(words, kind="stable")]
-    if copies is not None:
-        rows = rows[np.sort(np.unique(_texts(rows, copies), return_index=True)[1])]
-    return np.sort(rows[:count])
+    if corpus.copies is not None:
+        rows = rows[np.sort(np.unique(_texts(rows, corpus.copies), return_index=True)[1])]
+    return np.sort(rows[: corpus.count])
