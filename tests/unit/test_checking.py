@@ -15,7 +15,7 @@ from hardneg.errors import InputError
 
 def told(place, **options):
     """The kinds of faults of a check, without the folder."""
-    found = hn.check_import(str(place), **options)
+    found = hn.check_import(place, **options)
     return found, [str(fault).removeprefix(f"{place}/") for fault in found.faults]
 
 
@@ -34,7 +34,7 @@ def test_a_sound_source_has_no_fault(tmp_path, plain, name):
         pytest.skip("has no grades")
     place = write(name, plain, tmp_path / "in")
     found, lines = told(place)
-    c = import_collection(str(place), tmp_path / "c")
+    c = import_collection(place, tmp_path / "c")
     assert (lines, found.total, found.whole) == ([], 0, True)
     assert found.passages == c.n_passages
     assert found.judgements == sum(len(c.qrels(split).passage_rows) for split in c.splits)

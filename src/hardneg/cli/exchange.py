@@ -71,8 +71,9 @@ def import_command(
         return
 
     from hardneg.data.checking import check_import
+    from hardneg.data.importing import find_source
 
-    found = check_import(source, language=language, **rules)
+    found = check_import(find_source(source, rules.pop("format")), language=language, **rules)
     facts = found.as_json()
     if not as_json:  # people read the faults below, on stderr
         del facts["lines"]

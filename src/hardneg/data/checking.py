@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -134,7 +135,7 @@ class Checked:
 
 @checked
 def check_import(
-    source: str | Source,
+    source: str | Path | Source,
     *,
     format: str = "auto",
     allow_empty: bool = False,
@@ -155,8 +156,8 @@ def check_import(
     """
     if language is not None:
         language_named(language)
-    if isinstance(source, str):
-        source = find_source(source, format)
+    if not isinstance(source, Source):
+        source = find_source(str(source), format)
     check = _Check(Rules(allow_empty, allow_unjudged, on_duplicate))
     with collecting(check.findings.add):
         passages = check.passages(source.passages)

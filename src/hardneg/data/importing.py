@@ -110,7 +110,7 @@ PARTS: Mapping[str, Sequence[tuple[str, str]]] = {
 
 @checked
 def import_collection(
-    source: str | Source,
+    source: str | Path | Source,
     to: str | Path,
     *,
     format: str = "auto",
@@ -124,7 +124,7 @@ def import_collection(
 
     Parameters
     ----------
-    source : ``[format:]PLACE``, or a source made by a format's ``records``.
+    source : ``[format:]PLACE``, a path, or a source made by a format's ``records``.
     to : the folder to publish.
     format : the convention of a place that does not name its own; ``auto`` looks at the files.
     allow_empty : keep and count empty texts instead of refusing them.
@@ -146,8 +146,8 @@ def import_collection(
         raise SettingsClash(to)
     check_writable(to)
     check_outside(to)
-    if isinstance(source, str):
-        source = find_source(source, format)
+    if not isinstance(source, Source):
+        source = find_source(str(source), format)
     if language is not None:
         source = dataclasses.replace(source, language=language_named(language))
     with holding(to, cache_root()):
