@@ -56,6 +56,13 @@ def html_table(caption: str, columns: Columns, most: int = MOST) -> str:
     return f"{top}<thead><tr>{head}</tr></thead><tbody>{body}{more}</tbody></table>"
 
 
+def p_text(p: float) -> str:
+    """A p value with three decimals, with four next to 0.05, so that its side is seen, or in exponent form."""
+    if p < 1e-3:
+        return f"{p:.0e}"
+    return f"{p:.4f}" if f"{p:.3f}" == "0.050" else f"{p:.3f}"
+
+
 def decimals(value: float) -> str:
     """A number with four decimals; if they would all be 0, as of a small p-value, in exponent form."""
     return f"{value:.0e}" if 0 < abs(value) < 5e-5 else f"{value:.4f}"

@@ -70,6 +70,34 @@ def test_the_advice_after_training_is_the_first_of_the_report(tmp_path):
     assert f"next: {report[0]}" in ending_text(told, tmp_path).splitlines()
 
 
+@pytest.mark.parametrize(
+    ("kept", "expected"),
+    [
+        ({}, True),  # of an earlier version, which does not say what was asked for
+        ({"keep": "best"}, True),
+        ({"keep": "best", "state": "last"}, True),
+        ({"keep": "last", "state": "last"}, False),
+        ({"state": "last"}, False),
+        ({"keep": "best", "of": {"untrained": 0.4}}, False),
+    ],
+)
+def test_it_says_that_dev_chose_what_it_measures(tmp_path, kept, expected):
+    said = "dev chose the best of 3 states and measures it, too"
+    on_dev = RESULTS | {"compared_on": "dev", "test": {}, "dev": RESULTS["test"], "kept": RESULTS["kept"] | kept}
+    assert (f"\nno test split: {said}" in ending_text(on_dev, tmp_path)) == expected
+    assert any(said in line for line in verdict(on_dev).advice) == expected
+    on_test = RESULTS | {"kept": RESULTS["kept"] | kept}
+    assert said not in ending_text(on_test, tmp_path)
+    assert not any(said in line for line in verdict(on_test).advice)
+
+
+def test_a_p_value_never_hides_on_which_side_of_the_limit_it_is(tmp_path):
+    for p, shown in ((0.0499, "0.0499"), (0.0502, "0.0502"), (0.049, "0.049"), (0.051, "0.051"), (2e-4, "2e-04")):
+        results = RESULTS | {"comparisons": [ROW | {"p": p}]}
+        assert f", p {shown} (" in ending_text(results, tmp_path).splitlines()[0]
+        assert f"p = {shown})" in verdict(results).sentence
+
+
 def test_it_says_where_dev_was_judged_among_some_passages_only(tmp_path):
     on_dev = RESULTS | {"compared_on": "dev", "test": {}, "dev": RESULTS["test"]}
     some = {"dev_among": {"first": 100, "passages": 900, "of": 1000}}

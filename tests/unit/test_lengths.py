@@ -72,6 +72,12 @@ def test_of_many_texts_some_are_drawn_and_it_is_said(world):
     assert found.as_json()["drawn"] == 100
 
 
+@pytest.mark.parametrize(("cut", "said"), [(3, "under 1 % of"), (500, "about 50 % of"), (999, "over 99 % of")])
+def test_an_estimate_is_told_in_words_that_fit(cut, said):
+    found = Cut("query", 64, 64, texts=1000, cut=cut, exact=False, drawn=512)
+    assert found.told.startswith(said)
+
+
 def test_a_store_of_an_older_version_is_kept_and_its_cut_texts_are_estimated(world, tmp_path):
     collection, model, _ = world
     length = length_of(load_encoder(model, passage_length=10), "passage")

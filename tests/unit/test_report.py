@@ -30,7 +30,7 @@ from hardneg.experiment.layout import Layout
 from hardneg.experiment.states import StateRecord
 from hardneg.negatives.candidates import candidates
 from hardneg.negatives.pool import ENTRY_ARRAYS, SOURCES, load_pool, matches, save_pool
-from hardneg.report import explorer, facts_results, facts_time, page, scripts, shapes
+from hardneg.report import explorer, facts_queries, facts_results, facts_time, page, scripts, shapes
 from hardneg.report.charts import borders, space_chart, trajectories_chart
 from hardneg.report.drawing import Drawn, draw
 from hardneg.report.explorer import explorer_data
@@ -40,7 +40,7 @@ from hardneg.report.make import about, make, write
 from hardneg.report.measured import training_ranks
 from hardneg.report.opened import Opened
 from hardneg.report.shapes import grouped, in_time, kind_of, lines, short
-from hardneg.report.table import NotMeant, Table
+from hardneg.report.table import NotMeant, NotRecorded, Table
 from hardneg.report.verdict import MINE, MINE_FIRST, verdict
 from hardneg.search.runs import load_run, save_run
 from hardneg.storage.artifacts import read_manifest
@@ -578,6 +578,17 @@ def test_an_experiment_without_results_has_the_figures_that_were_measured(finish
         "swing",
     )
     assert [name for name in same if drawn[name].table != whole[name].table] == []
+
+
+def test_the_untrained_weights_are_not_compared_with_themselves(finished, monkeypatch):
+    opened, _ = finished
+    known = facts_queries.evaluations(opened)
+    untrained = dict.fromkeys(("untrained", "untrained-as-trained"), known["untrained"])
+    monkeypatch.setattr(facts_queries, "evaluations", lambda opened: untrained)
+    with pytest.raises(NotRecorded, match="No trained state of the model has been measured"):
+        facts_queries.Change(opened)
+    monkeypatch.setattr(facts_queries, "evaluations", lambda opened: {**untrained, "last": known["final"]})
+    assert facts_queries.Change(opened).last == "last"
 
 
 def test_bm25_is_compared_with_as_soon_as_it_was_searched(finished, copied):

@@ -241,6 +241,18 @@ def test_a_card_does_not_say_that_untrained_weights_were_trained(data, seen):
     assert "## Training\n" not in card
 
 
+def test_a_card_says_that_dev_chose_what_it_measures(data, seen):
+    results = summarize(seen, seed=0)
+    of = {"untrained": 0.5, "step-2": 0.75, "last": 0.7}
+    kept = {"keep": "best", "state": "step-2", "step": 2, "measure": "RR@10", "dev": 0.75, "of": of}
+    said = "There is no test split: dev chose the best of 3 states and measures it, too"
+    on_dev = {**results, "compared_on": "dev", "dev": results["test"], "kept": kept}
+    del on_dev["test"]
+    assert said in model_card("A retriever.", data, on_dev, {})
+    assert said not in model_card("A retriever.", data, results | {"kept": kept}, {})
+    assert said not in model_card("A retriever.", data, on_dev | {"kept": kept | {"keep": "last"}}, {})
+
+
 def test_a_model_card_has_data_results_and_settings(data, seen):
     results = summarize(seen, seed=0)
     card = model_card("A retriever.", data, results, {"steps": 7, "dim": None, "towers": "tied"})

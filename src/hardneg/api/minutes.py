@@ -85,6 +85,7 @@ def lengths_within(task: Task, seconds: float, devices: Devices = ALONE) -> dict
     the work is counted again for each length that is tried; its speeds are timed once.
     """
     begun, told = perf_counter(), f"minutes = {seconds / 60:g}"
+    note(f"{told}: the speed of this machine is measured first, which takes some of them")
     with timed_once():
         plan = planner(dataclasses.replace(task, seeds=1), devices=devices)
 
@@ -95,12 +96,11 @@ def lengths_within(task: Task, seconds: float, devices: Devices = ALONE) -> dict
 
         least = taken(SHORTEST)
         left = seconds - (perf_counter() - begun)
-        if least.rest > (1 - LEAST) * left:
-            what = f"{told}, and all but training takes about {clock(least.rest + seconds - left)} here"
-            raise SettingsError("BAD_SETTING", what, "give more minutes; --estimate shows what takes long")
-        if least.total > left:
-            what = f"{told}, and the fewest steps take about {clock(least.total + seconds - left)} in all here"
-            raise SettingsError("BAD_SETTING", what, "give more minutes; --estimate shows what takes long")
+        needed = max(least.rest / (1 - LEAST), least.total)
+        if needed > left:
+            about = math.ceil((needed + seconds - left) / 60)
+            fix = f"give more, at least about {about:,}; --estimate shows what takes long"
+            raise SettingsError("BAD_SETTING", what_takes_too_long(told, least, seconds, left), fix)
         factor, found, bounded = longest_within(taken, left, least)
     lengths = scaled(task.settings, factor)
     named = ", ".join(f"{name} = {value:g}" for name, value in lengths.items())
@@ -108,6 +108,14 @@ def lengths_within(task: Task, seconds: float, devices: Devices = ALONE) -> dict
     ends = f"; max_steps = {most:,} ends it before" if bounded and most else ""
     note(f"{told}: {named}; all but training takes about {clock(found.rest + seconds - left)}{ends}")
     return lengths
+
+
+def what_takes_too_long(told: str, least: Taken, seconds: float, left: float) -> str:
+    """Which part of the shortest training takes too long; ``left`` seconds of the given minutes are left."""
+    measuring = seconds - left
+    if least.rest > (1 - LEAST) * left:
+        return f"{told}, and all but training takes about {clock(least.rest + measuring)} here"
+    return f"{told}, and the fewest steps take about {clock(least.total + measuring)} in all here"
 
 
 def longest_within(taken: Callable[[float], Taken], left: float, least: Taken) -> tuple[float, Taken, bool]:

@@ -12,6 +12,7 @@ from hardneg.errors import HardnegError
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.names import FINAL, LAST, UNTRAINED, few_of_dev, shown
 from hardneg.process.progress import size_text
+from hardneg.shown import p_text
 
 SURE = 0.05  # of p, as in reports
 MOST_MEASURES = 6  # of the table
@@ -20,7 +21,7 @@ COLOURS: dict[str, Style] = {"beats": "green", "loses to": "red"}
 
 def ending_text(results: Mapping[str, Any], out: Path) -> str:
     """The text that ends a training, for people."""
-    from hardneg.diagnostics.kept import rate_sentence
+    from hardneg.diagnostics.kept import choice_sentence, rate_sentence
     from hardneg.report.verdict import first_rows, fused_row, split_of, verdict
 
     among = few_of_dev(results, None)
@@ -37,6 +38,7 @@ def ending_text(results: Mapping[str, Any], out: Path) -> str:
     kept = [kept_text(results["kept"])] if results.get("kept", {}).get("of") else []
     kept = [line.replace("(dev ", f"({split_of('dev', among)} ", 1) for line in kept]
     kept += [rate for rate in [rate_sentence(results)] if rate]
+    kept += [f"no test split: {chosen}" for chosen in [choice_sentence(results)] if chosen]
     kept += [f"next: {judged.advice[0]}"] if judged.advice else []
     return "\n\n".join(["\n".join([*first, *kept]), *tables(results), places(results, out)])
 
@@ -84,10 +86,9 @@ def comparison_line(row: Mapping[str, Any], split: str) -> str:
         low, high = row["interval"]
         size = f"(difference {row['difference']:+.3f} [{low:+.3f}, {high:+.3f}])"
     name = "p (Holm)" if "p_holm" in row else "p"
-    chance = f"{name} {p:.3f}" if p >= 1e-3 else f"{name} {p:.0e}"
     said = f"{shown(row['a'])} {word} {shown(row['b'])}"
     told = painted(said, COLOURS[word]) if word in COLOURS else said
-    return f"{told} {size}, {chance} ({split} {row['measure']})"
+    return f"{told} {size}, {name} {p_text(p)} ({split} {row['measure']})"
 
 
 def kept_text(kept: Mapping[str, Any]) -> str:

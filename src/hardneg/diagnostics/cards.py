@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hardneg.data.training_data import TrainingData
-from hardneg.diagnostics.kept import rate_sentence, sentence, warning
+from hardneg.diagnostics.kept import choice_sentence, rate_sentence, sentence, warning
 from hardneg.experiment.names import FINAL, UNTRAINED, few_of_dev, shown
 from hardneg.shown import counted
 
@@ -28,11 +28,12 @@ def model_card(about: str, data: TrainingData, results: Mapping[str, Any], setti
         lines += ["", f"Trained to be searched through the `{index['kind']}` index `{index['digest'][:12]}`."]
     if kept := results.get("kept"):
         loud = warning(results)
-        rate = rate_sentence(results)
+        rate, chosen = rate_sentence(results), choice_sentence(results)
         lines += [
             "",
             f"{sentence(kept)}.",
             *([f"The {rate}."] if rate else []),
+            *([f"There is no test split: {chosen}."] if chosen else []),
             *(["", f"**{loud}.**"] if loud else []),
         ]
     if gained := gain_lines(results):

@@ -24,12 +24,14 @@ class Choice:
 
     Attributes
     ----------
+    keep : which state was asked for: the best one on dev, or the last one.
     state : the state's name; ``last`` is the state after the last step.
     step : the number of steps of its stage that were made.
     measure : the measure that decided; None if there is no dev split.
     dev : state -> this measure on dev, for all states that could be chosen, in order.
     """
 
+    keep: Literal["best", "last"]
     state: str
     step: int
     measure: str | None
@@ -42,7 +44,7 @@ class Choice:
 
     def as_json(self) -> dict[str, Any]:
         """The choice as ``results.json`` stores it."""
-        known = {"state": self.state, "step": self.step}
+        known = {"keep": self.keep, "state": self.state, "step": self.step}
         if self.measure is None:
             return known
         value, beats = self.dev[self.state], self.beats_untrained
@@ -63,7 +65,7 @@ def choose(
     """
     best = max(dev, key=lambda name: dev[name]) if keep == "best" else LAST  # the first of equal ones
     place = None if best == UNTRAINED else places[best]
-    return Choice(best, 0 if place is None else steps_made(place), str(measure) if dev else None, dev)
+    return Choice(keep, best, 0 if place is None else steps_made(place), str(measure) if dev else None, dev)
 
 
 def report(results: Mapping[str, Any]) -> None:

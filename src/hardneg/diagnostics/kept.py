@@ -20,6 +20,20 @@ def sentence(kept: Mapping[str, Any]) -> str:
     return f"{said}: dev {kept['measure']} {kept['dev']:.4f} ({compared})"
 
 
+def choice_sentence(results: Mapping[str, Any]) -> str | None:
+    """One line of caution where the queries that measure the final model also chose it; None: they did not."""
+    kept = results.get("kept", {})
+    of = kept.get("of", {})
+    # results of earlier versions do not say what was asked for
+    keep = kept.get("keep", "last" if kept.get("state") == LAST else "best")
+    if results.get("compared_on") != "dev" or len(of) < 2 or keep == "last":
+        return None
+    return (
+        f"dev chose the best of {counted(len(of), 'state')} and measures it, too, so its figures are a little too"
+        " high and p is too low"
+    )
+
+
 def rate_sentence(results: Mapping[str, Any]) -> str | None:
     """One line that says which of several learning rates training went on with, and why; None: one was given."""
     if (tried := results.get("tried")) is None:

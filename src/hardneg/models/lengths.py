@@ -66,8 +66,10 @@ class Cut:
         longer = f" (the model takes {self.own})" if self.own > self.length else ""
         if not self.cut:
             return f"none{'' if self.exact else f' of a sample of {self.drawn:,}'} is cut at {at}{longer}"
-        about, drawn = ("", "") if self.exact else ("about ", f", by a sample of {self.drawn:,}")
-        return f"{about}{percent(self.cut / self.texts)} of {self.texts:,} are cut at {at}{longer}{drawn}"
+        drawn = "" if self.exact else f", by a sample of {self.drawn:,}"
+        share = percent(self.cut / self.texts)
+        about = "about " if share[0].isdigit() and not self.exact else ""  # not "about under 1 %"
+        return f"{about}{share} of {self.texts:,} are cut at {at}{longer}{drawn}"
 
     def as_json(self) -> dict[str, Any]:
         """The record for ``results.json``; ``drawn`` is in it only where ``cut`` is an estimate."""

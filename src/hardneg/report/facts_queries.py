@@ -21,7 +21,7 @@ from hardneg.diagnostics.breakdown import (
     source_counts,
 )
 from hardneg.evaluation.measures import first_relevant_rank
-from hardneg.experiment.names import UNTRAINED
+from hardneg.experiment.names import STARTED, UNTRAINED
 from hardneg.records import Positives
 from hardneg.report.facts_forgetting import ranks_of
 from hardneg.report.measured import evaluations
@@ -41,9 +41,10 @@ class Change:
         self.split = opened.results.get("compared_on") or next(iter(data.judged), "")
         found = evaluations(opened)
         through = {one.name for one in opened.states if one.of is not None}  # re-ranked, or searched over an index
-        names = [name for name in found if self.split in found[name] and name not in through]
+        other = {*through, STARTED}  # the untrained weights with other settings
+        names = [name for name in found if self.split in found[name] and name not in other]
         if len(names) < 2:
-            raise NotRecorded("Two measured states of the model are needed to compare.")
+            raise NotRecorded("No trained state of the model has been measured, so nothing can be compared.")
         self.first = UNTRAINED if UNTRAINED in names else names[0]
         self.last = opened.ended(names)
         one, other = found[self.first][self.split], found[self.last][self.split]
