@@ -253,6 +253,17 @@ def test_a_plan_checks_and_writes_nothing(world, tmp_path):
     assert [row["steps"] for row in plan["episodes"]] == [2, 3]
     assert {plan["origins"][name] for name in SMALL} == {"as set"}
     assert not (tmp_path / "exp").exists()
+    for name, given, unused in (
+        ("warmup", {"steps": [3]}, {"epochs", "min_steps", "max_steps"}),
+        ("warmup", {}, set()),
+        ("ance-tele", {"steps": 3}, {"epochs"}),  # the bounds hold for the first episode
+        ("ance-tele", {"steps": 3, "first_steps": 2}, {"epochs", "first_epochs", "min_steps", "max_steps"}),
+    ):
+        told = hn.plan(name, collection, model, preset="finetune", **given)["origins"]
+        assert {one for one, said in told.items() if said.endswith(", and not used: steps are given")} == {
+            one for one in unused if one in told
+        }
+        assert not unused or unused & {*told}
     with pytest.raises(SettingsError, match="UNKNOWN_SPLIT"):
         hn.plan("ance-tele", collection, model, settings=settings, splits=hn.Splits(train="tain"))
     with pytest.raises(ArtifactError, match="WRONG_KIND"):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any
 
-from hardneg.api.planning import planner
+from hardneg.api.planning import BOUNDS, planner
 from hardneg.api.prepare import Task
 from hardneg.errors import SettingsError
 from hardneg.experiment.folder import read_settings
@@ -19,7 +19,6 @@ from hardneg.recipes.microbenchmarks import timed_once
 from hardneg.recipes.settings import TrainingSettings
 
 LENGTHS = ("epochs", "first_epochs", "first_ranker_epochs")  # what grows with the time
-BOUNDS = ("min_steps", "max_steps")  # of a preset: the minutes say in their place how long training is
 LEAST = 0.1  # the share of the time that training must have
 NEAR = 0.02  # the share of the time that may be left over
 SHORTEST = 1e-9  # of the lengths: one step of each training

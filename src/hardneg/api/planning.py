@@ -16,6 +16,8 @@ from hardneg.recipes.frozen_cost import frozen_work
 from hardneg.recipes.many_devices import ALONE, Devices
 from hardneg.recipes.settings import TrainingSettings
 
+IN_STEPS = {"epochs": "steps", "first_epochs": "first_steps"}  # lengths -> what counts in their place if given
+BOUNDS = ("min_steps", "max_steps")  # of the steps that epochs give
 LOOKED_AT = 512  # texts of a side that a plan looks at
 
 
@@ -48,7 +50,15 @@ def origins(task: Task, settings: TrainingSettings) -> dict[str, str]:
             found[name] = computed
         elif value != field.get_default(call_default_factory=True) or task.told.is_told(name):
             found[name] = task.told.origin_of(name)
-    return found
+    return found | {name: f"{found[name]}, and not used: steps are given" for name in unused(settings) & {*found}}
+
+
+def unused(settings: TrainingSettings) -> set[str]:
+    """The settings of lengths that do not count, because steps are given in their place."""
+    fields = type(settings).model_fields
+    pairs = {epochs: steps for epochs, steps in IN_STEPS.items() if epochs in fields and steps in fields}
+    found = {epochs for epochs, steps in pairs.items() if getattr(settings, steps) is not None}
+    return found | {*BOUNDS} if found and found == {*pairs} else found
 
 
 def planner(task: Task, *, devices: Devices = ALONE) -> Callable[..., dict[str, Any]]:
