@@ -41,8 +41,8 @@ class Change:
         self.split = opened.results.get("compared_on") or next(iter(data.judged), "")
         found = evaluations(opened)
         through = {one.name for one in opened.states if one.of is not None}  # re-ranked, or searched over an index
-        other = {*through, STARTED}  # the untrained weights with other settings
-        names = [name for name in found if self.split in found[name] and name not in other]
+        apart = {*through, STARTED}  # re-ranked, or the untrained weights with other settings
+        names = [name for name in found if self.split in found[name] and name not in apart]
         if len(names) < 2:
             raise NotRecorded("No trained state of the model has been measured, so nothing can be compared.")
         self.first = UNTRAINED if UNTRAINED in names else names[0]
