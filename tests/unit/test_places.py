@@ -1,7 +1,8 @@
-"""Streams and the folders of the kernel: no command writes there, and none waits for what a pipe may bring."""
+"""What scripts and cron jobs meet: no command writes to /dev, waits for a pipe, or takes a value for an option."""
 
 import json
 import os
+import signal
 import socket
 import threading
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from hardneg.cli import without_anywhere
 from hardneg.data.formats.trec import sidecar_of
 from hardneg.data.judgements import read_judgements
 from hardneg.errors import InputError, ResourceError, SettingsError
+from hardneg.process.signals import stop_flag
 from hardneg.storage import places
 from hardneg.storage.artifacts import publish
 from hardneg.storage.disk import check_writable, make_folder, publish_file, write_json
@@ -255,3 +257,22 @@ def test_what_looks_like_an_option_can_be_searched_for(world, hardneg):
     for query in ("-q", "--debug", "--quiet"):
         status, out, err = hardneg(*place, "--query", query)
         assert (status, type(json.loads(out))) == (0, list), err
+
+
+def test_who_keeps_nothing_is_not_told_that_something_was_kept(hardneg, monkeypatch):
+    def stopped(**given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stop_flag, "heard", None)
+    monkeypatch.setattr("hardneg.cli.commands", lambda app: stopped)
+    assert hardneg("evaluate", "run")[::2] == (75, "STOPPED: stopped by a signal; run the same command again\n")
+    monkeypatch.setattr(stop_flag, "heard", signal.SIGTERM)  # training, stopped at once by a second signal
+    assert hardneg("train", "star")[2].endswith("run the same command again; it goes on from what is kept\n")
+
+
+def test_mining_says_how_to_look_at_its_pool(world, tmp_path, hardneg):
+    data, pool = world.collection.path, tmp_path / "pool"
+    mine = ("mine", "--data", data, "--sources", "bm25", "--count", "3")
+    assert hardneg(*mine, "--out", pool)[1].splitlines()[-1] == f"more: hardneg inspect {pool} --data {data}"
+    assert hardneg("inspect", pool, "--data", data)[0] == 0
+    assert json.loads(hardneg(*mine, "--out", tmp_path / "second", "--json")[1])["pool"] == str(tmp_path / "second")

@@ -113,7 +113,8 @@ def model_place(place: Place, role: str = "model") -> Place:
         raise ArtifactError("SEVERAL_SEEDS", what, f"name one of them: {seeds[0]}", path=layout.path)
     found = layout.ranker if role == "ranker" and is_published(layout.ranker) else layout.model
     if not is_published(found):
-        fix = "finish it by the command that began it, or name another model"
+        begun = f"finish it by the command that began it (hardneg show {layout.path} says how far it came)"
+        fix = f"{begun}, or name another model"
         raise ArtifactError("NOT_FINISHED", "this experiment has no model yet", fix, path=layout.path)
     return found
 

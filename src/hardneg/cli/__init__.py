@@ -29,7 +29,7 @@ from hardneg.errors import HardnegError, SettingsError
 from hardneg.foreign_names import option_advice
 from hardneg.process import progress
 from hardneg.process.launch import let_speak, speaks
-from hardneg.process.signals import leave_terminal, stops
+from hardneg.process.signals import leave_terminal, stop_flag, stops
 from hardneg.process.system import check_system
 from hardneg.storage.os_errors import FULL
 
@@ -188,7 +188,8 @@ def describe(fault: BaseException) -> tuple[list[str], int]:
     if hasattr(fault, "format_message"):  # click's usage errors, or those of the copy that typer carries
         return [usage_line(fault)], 2
     if isinstance(fault, (KeyboardInterrupt, typer.Abort)):
-        return ["STOPPED: stopped by a signal; run the same command again; it goes on from what is kept"], 75
+        kept = "; it goes on from what is kept" if stop_flag.heard is not None else ""  # others begin anew
+        return [f"STOPPED: stopped by a signal; run the same command again{kept}"], 75
     if isinstance(fault, ModuleNotFoundError) and fault.name and not fault.name.startswith("hardneg"):
         fix = "install it; pip install -U hardneg installs all that hardneg itself needs"
         missing = SettingsError("PACKAGE_MISSING", f"the Python module {fault.name} is not installed", fix)
