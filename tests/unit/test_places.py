@@ -275,4 +275,6 @@ def test_mining_says_how_to_look_at_its_pool(world, tmp_path, hardneg):
     mine = ("mine", "--data", data, "--sources", "bm25", "--count", "3")
     assert hardneg(*mine, "--out", pool)[1].splitlines()[-1] == f"more: hardneg inspect {pool} --data {data}"
     assert hardneg("inspect", pool, "--data", data)[0] == 0
-    assert json.loads(hardneg(*mine, "--out", tmp_path / "second", "--json")[1])["pool"] == str(tmp_path / "second")
+    assert json.loads(hardneg(*mine, "--out", tmp_path / "second", "--json")[1])["pool"] == str(
+        tmp_path / "second"
+    )

@@ -358,7 +358,7 @@ def check_sidecar(run: Path) -> None:
     """Refuse a run beside which a file of somebody else has the name of the run's manifest."""
     place = sidecar_of(run)
     if os.path.lexists(place) and not is_manifest(place, "run"):
-        what = "a run's manifest would take the place of this file, which hardneg did not write"
+        what = "a run's manifest would take the place of this file, which is damaged or not of hardneg"
         raise SettingsError("EXISTS", what, "give the run another name, or remove this file", path=place)
 
 
