@@ -249,7 +249,7 @@ def commands_page() -> str:
     lines = [
         "# Commands",
         "",
-        "This page shows what each command says with `--help`. With `--json`, commands print JSON."
+        "This page shows what each command says with `--help`. Commands that have `--json` print JSON with it."
         " [Errors](../errors.md) lists what a command may refuse, and its exit statuses.",
     ]
     for name, text in helps().items():

@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 
-STOPPED = b"STOPPED: stopped by a signal; run the same command again; it goes on from what is kept\n"
+STOPPED = b"STOPPED: stopped by a signal; run the same command again\n"
 STATUS = 75  # of :class:`hardneg.errors.Interrupted`
 IGNORED = signal.SIG_IGN  # as nohup asks
 

@@ -272,7 +272,8 @@ def test_an_experiment_stands_for_its_model(experiment, monkeypatch):
 
 def test_an_experiment_without_a_model_says_so(tmp_path):
     (tmp_path / "settings.json").write_text("{}")
-    with pytest.raises(ArtifactError, match="NOT_FINISHED: this experiment has no model yet"):
+    told = rf"NOT_FINISHED: this experiment has no model yet; .*\(hardneg show {tmp_path} says how far it came\)"
+    with pytest.raises(ArtifactError, match=told):
         model_place(tmp_path)
     (tmp_path / "several/seed-1").mkdir(parents=True)
     (tmp_path / "several/seed-1/settings.json").write_text("{}")

@@ -1103,6 +1103,21 @@ def test_show_prints_verdict_and_tables(trained, capsys):
     assert max(map(len, out.splitlines())) < 400
 
 
+def test_show_prints_the_same_as_json(trained, tmp_path, hardneg):
+    status, out, _ = hardneg("show", trained, "--json")
+    (found,) = json.loads(out)
+    assert (status, found["experiment"]) == (0, str(trained))
+    _, said, _ = hardneg("show", trained)
+    assert found["verdict"]["sentence"] in said
+    assert all(line in said for line in (*found["verdict"]["advice"], *found["notes"]))
+    states = {row["state"] for row in found["tables"]["results"]}
+    assert {"untrained", "final"} <= states
+    shutil.copytree(trained, tmp_path / "other")
+    both = json.loads(hardneg("show", trained, tmp_path / "other", "--json")[1])
+    assert [one["experiment"] for one in both] == [str(trained), str(tmp_path / "other"), "side by side"]
+    assert both[-1]["tables"]["results"]
+
+
 def test_training_tells_how_to_get_the_report_where_its_packages_are_missing(trained, monkeypatch, caplog):
     monkeypatch.setenv("HARDNEG_REPORT", "1")
     monkeypatch.setitem(sys.modules, "vl_convert", None)

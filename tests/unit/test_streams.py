@@ -72,7 +72,7 @@ main()
 def test_a_signal_while_the_command_line_is_loaded_is_one_line(number):
     command = [sys.executable, "-c", EARLY]
     done = subprocess.run([*command, "heard", str(number), "presets"], check=False, text=True, capture_output=True)
-    line = "STOPPED: stopped by a signal; run the same command again; it goes on from what is kept\n"
+    line = "STOPPED: stopped by a signal; run the same command again\n"
     assert (done.returncode, done.stdout, done.stderr) == (75, "", line)
     done = subprocess.run(
         [*command, "ignored", str(number), "presets"], check=False, text=True, capture_output=True

@@ -24,6 +24,7 @@ from hardneg.api.inputs import (
     check_all,
     check_beside_sources,
     check_file,
+    check_inputs,
     check_read,
     collection_of,
     judgements_of,
@@ -122,6 +123,7 @@ def audit(
         *(partial(check_threshold, *one) for one in (thresholds or {}).items()),
         *(partial(check_file, Path(file), [path, data, judgements]) for file in (out, page) if file is not None),
         partial(check_two, out, page),
+        partial(check_inputs, path, judgements),
     )
     world = open_world(Path(path), data, cache)
     if out is not None:  # the data of the collection may lie where the table goes

@@ -20,6 +20,7 @@ from hardneg.api.inputs import (
     Place,
     cache_at,
     check_file,
+    check_inputs,
 )
 from hardneg.api.judged_runs import open_runs, seeds_of_run
 from hardneg.api.outcomes import Compared, Evaluated
@@ -86,6 +87,7 @@ def evaluate(
     parsed = parse_measures(measures)
     if per_query is not None:
         check_file(Path(per_query), [run, qrels, data, judgements])
+    check_inputs(run, qrels, judgements)
     runs, judged, queries, passages, collection = open_runs([run], data, split, qrels, cache)
     if judgements is not None:
         judged = extended(judged, Path(judgements), queries, passages, collection)
@@ -256,6 +258,7 @@ def compare(
     parsed = parse_measures(measures)
     if per_query is not None:
         check_file(Path(per_query), [*runs, qrels, data])
+    check_inputs(*runs, qrels)
     seeds = [seeds_of_run(run) or [run] for run in runs]
     each = [run for some in seeds for run in some]
     opened, judged, queries, passages, collection = open_runs(each, data, split, qrels, cache)

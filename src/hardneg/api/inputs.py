@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
@@ -13,7 +14,7 @@ import numpy as np
 from hardneg.arguments import LARGEST, brief, checked
 from hardneg.config import nearest
 from hardneg.data.collection import Collection
-from hardneg.data.formats.folders import SIDECAR
+from hardneg.data.formats.folders import SIDECAR, is_manifest, is_model
 from hardneg.data.formats.tables import suffix_of
 from hardneg.data.formats.trec import Scored, sidecar_of
 from hardneg.data.importing import no_collection, open_data, would_read
@@ -39,11 +40,14 @@ from hardneg.storage.artifacts import (
     kind_named,
     lease,
 )
-from hardneg.storage.disk import check_name
+from hardneg.storage.disk import check_place
 from hardneg.storage.lease import holding as holding
 from hardneg.storage.manifest import read_manifest
+from hardneg.storage.places import check_readable
 
 log = logging.getLogger(__name__)
+
+OF_A_MODEL = frozenset({".json", ".txt", ".model", ".safetensors", ".bin", ".onnx"})  # ends of a model's files
 
 Data = str | Path | Collection
 Place = str | Path
@@ -109,7 +113,8 @@ def model_place(place: Place, role: str = "model") -> Place:
         raise ArtifactError("SEVERAL_SEEDS", what, f"name one of them: {seeds[0]}", path=layout.path)
     found = layout.ranker if role == "ranker" and is_published(layout.ranker) else layout.model
     if not is_published(found):
-        fix = "finish it by the command that began it, or name another model"
+        begun = f"finish it by the command that began it (hardneg show {layout.path} says how far it came)"
+        fix = f"{begun}, or name another model"
         raise ArtifactError("NOT_FINISHED", "this experiment has no model yet", fix, path=layout.path)
     return found
 
@@ -122,6 +127,7 @@ def run_place(place: Place, split: str) -> Path:
     ArtifactError : the experiment has no such run, or is one of several seeds; a folder is no experiment.
     """
     layout = Layout(Path(place))
+    check_readable(layout.path)
     if not layout.path.is_dir():
         return layout.path
     if not is_experiment(layout):
@@ -215,6 +221,16 @@ def cache_at(cache: Place | None) -> Path:
     return Path(cache).absolute()  # the caller may change its working directory while something is open
 
 
+def check_inputs(*places: object) -> None:
+    """Refuse streams among the places that a command reads, before anything slow; what is no path is ignored.
+
+    Raises
+    ------
+    InputError : one is a pipe, a socket or a device.
+    """
+    check_all(*(partial(check_readable, place) for place in places if isinstance(place, str | Path)))
+
+
 @checked
 def open_collection(data: Data, *, cache: Place | None = None) -> Collection:
     """Open a collection of any format: hardneg's own folder, a file of pairs, ``beir:FOLDER``, ``pydocs``, ...
@@ -288,6 +304,7 @@ def amended_by(data: TrainingData, place: Place | None) -> TrainingData:
 
 def check_folder(out: Path) -> None:
     """Refuse a place where no folder can be made or written to."""
+    check_place(out)
     for place in (out, *out.absolute().parents):
         if os.path.lexists(place):
             if not place.is_dir():
@@ -309,11 +326,13 @@ def check_file(out: Path, reads: Iterable[object] = (), *, told: bool = False) -
     except UnicodeEncodeError:
         what = f"the path {str(out)!r:.80} is not UTF-8"
         raise SettingsError("BAD_SETTING", what, "give a path that is UTF-8") from None
+    check_place(out)
     if out.is_dir():
         raise SettingsError("NOT_A_FILE", "this is a folder", "give the path of a file", path=out)
     check_folder(out.absolute().parent)
-    for place in (out, sidecar_of(out)) if told else (out,):
-        check_name(place)
+    if told:
+        check_place(sidecar_of(out))
+        check_sidecar(out)
     if out.name.endswith(SIDECAR):
         what = f"names that end in {SIDECAR} are those of the files that describe runs"
         raise SettingsError("EXISTS", what, "give another name", path=out)
@@ -328,11 +347,19 @@ def check_file(out: Path, reads: Iterable[object] = (), *, told: bool = False) -
     if any(is_read(out, place) for place in places):
         what = "this file is an input of the command, and would be overwritten"
         raise SettingsError("EXISTS", what, "give another path", path=out)
-    if is_part(out) or is_of_experiment(out):
+    if is_part(out) or is_of_experiment(out) or is_of_model(out):
         what = f"this file is a part of {out.parent}, and would be lost"
         raise SettingsError("EXISTS", what, "give another path", path=out)
     check_outside(target)
     note(f"{out} is there already and will be replaced")
+
+
+def check_sidecar(run: Path) -> None:
+    """Refuse a run beside which a file of somebody else has the name of the run's manifest."""
+    place = sidecar_of(run)
+    if os.path.lexists(place) and not is_manifest(place, "run"):
+        what = "a run's manifest would take the place of this file, which is damaged or not of hardneg"
+        raise SettingsError("EXISTS", what, "give the run another name, or remove this file", path=place)
 
 
 def check_no_data(out: Path, places: Iterable[Path]) -> None:
@@ -387,6 +414,16 @@ def is_part(file: Path) -> bool:
         return False
 
 
+def is_of_model(file: Path) -> bool:
+    """Whether a file belongs to a model in the form of transformers or sentence-transformers, by its name."""
+    if file.suffix not in OF_A_MODEL:
+        return False
+    try:
+        return is_model({path.name for path in file.parent.iterdir()})
+    except OSError:  # of another user
+        return False
+
+
 PROMPTS = ("prompts", "query_prompt", "passage_prompt")
 OF_MODELS = ("passage_model", *PROMPTS, "query_length", "passage_length")  # how a bi-encoder is read
 
@@ -411,6 +448,7 @@ def check_text(text: str) -> None:
 
 def check_new(out: Path) -> None:
     """Refuse a place where something stands already, which would be lost, or that lies in what hardneg wrote."""
+    check_place(out)
     if os.path.lexists(out):
         raise SettingsClash(out)
     check_folder(out)

@@ -22,6 +22,7 @@ from hardneg.negatives.pool import NegativePool, load_pool, scores_in
 from hardneg.records import Int64
 from hardneg.storage.artifacts import MANIFEST, is_published, kind_named
 from hardneg.storage.manifest import read_manifest
+from hardneg.storage.places import check_readable
 
 
 @checked
@@ -100,6 +101,7 @@ def last_pool(path: Path) -> Path:
 
 def pool_at(path: Path) -> Path | None:
     """The pool at ``path`` itself, or the newest pool of the experiment there; None if it is neither."""
+    check_readable(path)
     if not path.exists():
         raise InputError(
             "NOT_FOUND", "there is nothing here", "give the path of a pool or an experiment", path=path

@@ -19,6 +19,7 @@ from hardneg.api.inputs import (
     at_least,
     cache_at,
     check_all,
+    check_inputs,
     check_new,
     check_read,
     collection_of,
@@ -122,6 +123,7 @@ def mine(
         partial(check_filters, filters, filter_by, sources),
         partial(check_shares, sources, previous, alpha=alpha, beta=beta),
         partial(check_file_source, sources, file),
+        partial(check_inputs, previous, file, judgements),
         partial(check_read, model, reading),
     )
     note_window(filters, depth, sources)

@@ -20,6 +20,7 @@ from hardneg.api.inputs import (
     at_least,
     cache_at,
     check_folder,
+    check_inputs,
     collection_of,
     source_at,
 )
@@ -229,6 +230,7 @@ def prepare(
     check_ranker(recipe, ranker)
     if splits.dev == NONE:  # refused before the collection and the models are opened
         chosen.check_dev(False)
+    check_inputs(judgements)
     models = {"ranker": ranker, "filter_by": filter_by, "teacher": teacher}
     beside = {name: str(one) for name, one in models.items() if one is not None}
     source = source_at(model, passage_model, **beside, allow_bin=allow_bin, device=pick_device(device))

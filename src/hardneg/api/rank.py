@@ -20,6 +20,7 @@ from hardneg.api.inputs import (
     at_least,
     cache_at,
     check_file,
+    check_inputs,
     collection_of,
     kept_run,
     model_place,
@@ -119,6 +120,7 @@ def fuse(
     at_least("k", k)
     check_idle_split(split, runs)
     tuning = check_tuning(runs, weights, data, tune, tuning_runs, measure)
+    check_inputs(*runs, *tuning_runs)
     splits = [split] * len(runs) + [tune or ""] * len(tuning_runs)
     if out is not None:
         check_apart(out, [*runs, *tuning_runs], splits)
@@ -388,6 +390,7 @@ def rerank(
     """
     at_least("k", k)
     check_idle_split(split, [run])
+    check_inputs(run)
     check_apart(out, [run], [split])
     check_file(Path(out), [data], told=True)
     collection = collection_of(data, cache)

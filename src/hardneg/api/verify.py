@@ -17,7 +17,7 @@ from hardneg.data.formats.folders import SIDECAR
 from hardneg.data.formats.trec import verify_run
 from hardneg.data.tokens import KIND as TOKENS
 from hardneg.data.tokens import TokenStore
-from hardneg.errors import ArtifactError, HardnegError, InputError, SettingsError
+from hardneg.errors import ArtifactError, Faults, HardnegError, InputError, SettingsError
 from hardneg.experiment.folder import read_settings
 from hardneg.experiment.layout import METRICS, RESULTS, SEAL, SETTINGS, STATES, VERSION_LOG, Layout
 from hardneg.experiment.metrics import rows_of
@@ -33,6 +33,7 @@ from hardneg.search.runs import load_run
 from hardneg.storage import artifacts
 from hardneg.storage.artifacts import MANIFEST, Manifest, check_files, digest_file, read_json, read_manifest
 from hardneg.storage.disk import TEMPORARY
+from hardneg.storage.places import check_readable
 
 # The function that checks what an artefact of each kind promises in addition to its checksums.
 INVARIANTS: dict[str, Callable[[Path], Any]] = {
@@ -73,7 +74,7 @@ def verify(*paths: Place) -> dict[str, Any]:
 
     Raises
     ------
-    InputError : there is nothing at a path.
+    InputError : there is nothing at any of the paths. If there is something at one, a path without is a fault.
     ArtifactError : there is nothing that could be verified.
     """
     return verify_places(paths)[0]
@@ -88,22 +89,35 @@ def verify_places(paths: Sequence[Place]) -> tuple[dict[str, Any], list[HardnegE
     checked: list[dict[str, Any]] = []
     found: list[HardnegError] = []
     everything = [(path, list(verifiable_at(path))) for path in map(Path, paths)]
-    for path, here in everything:
-        if not path.exists():
-            raise InputError("NOT_FOUND", "there is nothing here", "check the path", path=path)
-        if not here:
-            what = "there is nothing here that has a manifest"
-            raise ArtifactError("NO_MANIFEST", what, "give an artefact, a run or an experiment", path=path)
-    with digesting([one.path for _, here in everything for one in here]) as digest:
-        for one in (one for _, here in everything for one in here):
+    missing = [fault for path, here in everything if (fault := absent(path, here))]
+    there = [one for _, here in everything for one in here]
+    if not there:
+        raise missing[0] if len(missing) == 1 else Faults(missing)
+    with digesting([one.path for one in there]) as digest:
+        for one in there:
             (files, size), fault = attempt(one, digest)
             found += [fault] if fault else []
             checked.append(
                 {"path": str(one.path), "kind": one.kind, "files": files, "bytes": size, "whole": not fault}
             )
+    found += missing  # after those of damage, which decide the exit status
     faults = [{"path": str(one.path), "code": one.code, "what": one.what, "fix": one.fix} for one in found]
     leftovers = [str(place) for path in paths for place in leftovers_below(Path(path))]
     return {"whole": not found, "checked": checked, "faults": faults, "leftovers": leftovers}, found
+
+
+def absent(path: Path, here: Sequence[Verifiable]) -> HardnegError | None:
+    """The fault of a path at which nothing can be verified; None if something can."""
+    try:
+        check_readable(path)
+    except InputError as fault:
+        return fault
+    if not path.exists():
+        return InputError("NOT_FOUND", "there is nothing here", "check the path", path=path)
+    if not here:
+        what = "there is nothing here that has a manifest"
+        return ArtifactError("NO_MANIFEST", what, "give an artefact, a run or an experiment", path=path)
+    return None
 
 
 @contextlib.contextmanager

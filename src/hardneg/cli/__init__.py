@@ -14,7 +14,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from types import FrameType
 from typing import Any
 
@@ -29,7 +29,7 @@ from hardneg.errors import HardnegError, SettingsError
 from hardneg.foreign_names import option_advice
 from hardneg.process import progress
 from hardneg.process.launch import let_speak, speaks
-from hardneg.process.signals import leave_terminal, stops
+from hardneg.process.signals import leave_terminal, stop_flag, stops
 from hardneg.process.system import check_system
 from hardneg.storage.os_errors import FULL
 
@@ -84,10 +84,11 @@ def leave_broken_streams() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command and return its exit status."""
-    words = [word for word in arguments if word not in ANYWHERE]
+    taken: set[str] = set()
     try:
+        words, taken = without_anywhere(arguments)
         words = [in_home_folder(word) for word in words]
-        set_logging(quiet=not QUIET.isdisjoint(arguments))
+        set_logging(quiet=not QUIET.isdisjoint(taken))
         if VARIABLE in os.environ:
             prepare_completion()
         for number in set(stops()) - {signal.SIGINT}:
@@ -110,7 +111,7 @@ def run(arguments: Sequence[str]) -> int:
     except (Exception, KeyboardInterrupt) as fault:
         lines, status = describe(fault)
         progress.Unfailing(sys.stderr).write("".join(marked(line) + "\n" for line in lines))
-        if "--debug" in arguments:
+        if "--debug" in taken:
             import traceback
 
             traceback.print_exc()
@@ -121,6 +122,37 @@ def run(arguments: Sequence[str]) -> int:
 def commands(app: typer.Typer) -> Callable[..., Any]:
     """The commands as click runs them; a process that runs several builds them once."""
     return typer.main.get_command(app)
+
+
+def without_anywhere(arguments: Sequence[str]) -> tuple[list[str], set[str]]:
+    """The words without the options that stand anywhere, and which of these there are.
+
+    A word that is the value of an option, or that follows ``--``, is none of them: ``--query -q`` asks for ``-q``.
+    """
+    if ANYWHERE.isdisjoint(arguments):
+        return list(arguments), set()
+    command: Any = commands(app)
+    words: list[str] = []
+    taken: set[str] = set()
+    rest = iter(arguments)
+    for word in rest:
+        if word in ANYWHERE:
+            taken.add(word)
+            continue
+        words.append(word)
+        if word == "--":
+            words += rest
+        elif word in valued(command):
+            words += islice(rest, 1)
+        elif not word.startswith("-"):
+            command = getattr(command, "commands", {}).get(word, command)
+    return words, taken
+
+
+def valued(command: Any) -> set[str]:
+    """The options of a command that the next word is the value of."""
+    taking = (one for one in command.params if one.param_type_name == "option" and not one.is_flag)
+    return {flag for one in taking for flag in one.opts}
 
 
 def without_value(words: Sequence[str]) -> str:
@@ -156,7 +188,8 @@ def describe(fault: BaseException) -> tuple[list[str], int]:
     if hasattr(fault, "format_message"):  # click's usage errors, or those of the copy that typer carries
         return [usage_line(fault)], 2
     if isinstance(fault, (KeyboardInterrupt, typer.Abort)):
-        return ["STOPPED: stopped by a signal; run the same command again; it goes on from what is kept"], 75
+        kept = "; it goes on from what is kept" if stop_flag.heard is not None else ""  # others begin anew
+        return [f"STOPPED: stopped by a signal; run the same command again{kept}"], 75
     if isinstance(fault, ModuleNotFoundError) and fault.name and not fault.name.startswith("hardneg"):
         fix = "install it; pip install -U hardneg installs all that hardneg itself needs"
         missing = SettingsError("PACKAGE_MISSING", f"the Python module {fault.name} is not installed", fix)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from hardneg.cli.options import CacheOption, MaybeData, begin, option, show
+from hardneg.cli.options import CacheOption, JsonOption, MaybeData, begin, option, show, show_result
 
 ExperimentsArgument = Annotated[list[Path], typer.Argument(help="Folders of experiments.", metavar="EXP...")]
 
@@ -40,14 +41,20 @@ def show_command(
     experiments: ExperimentsArgument,
     data: MaybeData = None,
     cache: CacheOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Print the verdict and tables of an experiment."""
+    """Print the verdict and tables of an experiment.
+
+    --json prints a list with the verdict and the whole tables of each. Of several experiments, the
+    last entry is all of them side by side.
+    """
     begin()
     from hardneg.api.diagnose import compare_opened, open_reports
-    from hardneg.cli.tables import report_text
+    from hardneg.cli.tables import report_facts, report_text
 
     reports = open_reports(experiments, data, cache)
-    texts = [report_text(one, str(one.opened.path)) for one in reports]
+    named: list[tuple[Any, str]] = [(one, str(one.opened.path)) for one in reports]
     if len(reports) > 1:
-        texts.append(report_text(compare_opened(reports), "side by side"))
-    show("\n\n".join(texts))
+        named.append((compare_opened(reports), "side by side"))
+    tell: Callable[..., Any] = report_facts if as_json else report_text
+    show_result([tell(*one) for one in named], as_json, "\n\n".join)

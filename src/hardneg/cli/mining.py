@@ -117,7 +117,8 @@ def mine(
     with group():
         pool = execute(data, model, out, **arguments)
         if is_leader():
-            show_result({"pool": str(out), **pool_stats(pool)}, as_json, facts_table)
+            more = f"\nmore: hardneg inspect {out} --data {data}"  # a pool holds no paths, so it needs --data
+            show_result({"pool": str(out), **pool_stats(pool)}, as_json, lambda found: facts_table(found) + more)
 
 
 def inspect(

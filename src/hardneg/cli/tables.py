@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,19 @@ def report_text(report: Any, name: str) -> str:
     tables = {one.figure.name: one for one in report.drawn if one.table is not None}
     parts = [f"{tables[one].figure.title}\n{short_table(tables[one].table)}" for one in wanted if one in tables]
     return "\n\n".join(["\n".join(map(plain, lines)), *parts])
+
+
+def report_facts(report: Any, name: str) -> dict[str, Any]:
+    """What :func:`report_text` says, for machines: the tables are whole, each a list of rows by column."""
+    several = not hasattr(report, "opened")
+    wanted = [one for one in TOLD if several or one != "settings"]
+    tables = {one.figure.name: one.table for one in report.drawn if one.table is not None}
+    return {
+        "experiment": name,
+        "verdict": asdict(report.verdict),
+        "notes": list(report.notes),
+        "tables": {one: tables[one].records() for one in wanted if one in tables},
+    }
 
 
 def short_table(found: Any) -> str:

@@ -241,7 +241,7 @@ def publish(
     replace : allow an existing artefact to be replaced; versions and pools are published without it.
     """
     path = disk.named(path)
-    disk.check_name(path)
+    disk.check_place(path)
     draft = Draft(disk.temporary(path, disk.NEW), path)
     with disk_faults(path):
         disk.make_folder(path.parent)

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from hardneg.errors import ResourceError
 from hardneg.storage.os_errors import disk_faults, existing_parent
+from hardneg.storage.places import check_no_stream
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +95,7 @@ def make_folder(path: Path) -> None:
     """Make a folder and those above it that are missing, and flush their names to the disk."""
     if path.is_dir():
         return
+    check_no_stream(path)
     make_folder(path.parent)
     point("mkdir", path)
     path.mkdir(exist_ok=True)
@@ -167,6 +169,7 @@ def publish_file(
     for place in (path, sidecar):
         if place is not None and place.exists() and not place.is_file():  # a rename would replace even a device
             raise ResourceError("NOT_WRITABLE", "this is no plain file", "choose another place", path=place)
+    check_no_stream(path)
     draft = temporary(path, NEW)
     with disk_faults(path):
         make_folder(path.parent)
@@ -264,8 +267,8 @@ def append_lines(path: Path, data: bytes) -> None:
 
 def check_writable(path: Path) -> None:
     """Refuse a place where nothing can be written, before anything is computed for it."""
+    check_place(path)
     folder = existing_parent(path)
-    check_name(path)
     with disk_faults(path):
         try:
             with tempfile.TemporaryFile(dir=folder) as probe:  # gone whatever happens
@@ -274,8 +277,9 @@ def check_writable(path: Path) -> None:
             raise PermissionError(errno.EPERM, os.strerror(errno.EPERM)) from fault
 
 
-def check_name(path: Path) -> None:
-    """Refuse a name that is so long that no name of a draft can hold it."""
+def check_place(path: Path) -> None:
+    """Refuse a place that holds no files, and a name that is so long that no name of a draft can hold it."""
+    check_no_stream(path)
     if (over := len(os.fsencode(temporary(path, GONE).name)) - LONGEST_NAME) > 0:
         what = f"the name is {over} bytes too long, since drafts have longer ones"
         raise ResourceError("NOT_WRITABLE", what, "choose a shorter name", path=path)

@@ -22,6 +22,7 @@ from hardneg.data.formats.faults import refuse, unread
 from hardneg.errors import InputError, ResourceError
 from hardneg.shown import counted, json_kind
 from hardneg.storage.disk import publish_file
+from hardneg.storage.places import check_readable
 
 MAX_LINE = 64 << 20  # bytes
 MAX_EXPANSION = 200  # a gzip file may expand to so many times its size: text reaches 20, a bomb 1000
@@ -56,6 +57,7 @@ Fields = Mapping[str, Any]
 
 def read_chunks(path: Path) -> Generator[bytes, None, None]:
     """Blocks of a file's bytes, unpacked if it is gzip; a read error becomes a fault that names the file."""
+    check_readable(path)  # to open a pipe would wait for whoever writes into it, for ever
     try:
         with open(path, "rb") as raw:
             if raw.read(2) == GZIP_MAGIC:
@@ -71,7 +73,10 @@ def read_chunks(path: Path) -> Generator[bytes, None, None]:
         raise InputError("NOT_FOUND", "no such file", "check the path", path=path) from fault
     except OSError as fault:
         raise ResourceError(
-            "UNREADABLE", f"cannot read ({fault.strerror})", "check the file and its permissions", path=path
+            "UNREADABLE",
+            f"cannot read ({fault.strerror or fault})",
+            "check the file and its permissions",
+            path=path,
         ) from fault
 
 
