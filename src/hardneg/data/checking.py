@@ -29,6 +29,7 @@ from hardneg.data.checks import (
     encoded_id,
     encoded_text,
     grades_of,
+    no_passage,
 )
 from hardneg.data.formats.faults import Unread, collecting
 from hardneg.data.importing import find_source
@@ -160,7 +161,7 @@ def check_import(
         source = find_source(str(source), format)
     check = _Check(Rules(allow_empty, allow_unjudged, on_duplicate))
     with collecting(check.findings.add):
-        passages = check.passages(source.passages)
+        passages = check.passages(source.passages, no_passage(source.format, source.inputs))
         queries = check.queries(source.queries, none=source.corpus_alone)
         judgements = check.judgements(
             source.judgements, check.known("passage", passages), check.known("query", queries)
@@ -208,8 +209,8 @@ class _Check:
             self.findings.add(fault, total)
             return None
 
-    def passages(self, records: Callable[[], Iterator[PassageRecord]]) -> UInt64:
-        """Check all passages; returns the hashes of their ids, each once, ascending."""
+    def passages(self, records: Callable[[], Iterator[PassageRecord]], none: InputError) -> UInt64:
+        """Check all passages; returns the hashes of their ids, each once, ascending. ``none``: there are none."""
         ids, places = bytearray(), SourceLines()
         for record in counted(self.stream(records), "checking", "passages"):
             found = self.record(record, "passage")
@@ -225,9 +226,7 @@ class _Check:
         again = first[inverse] != np.arange(len(hashes))
         self.repeated("passage", again, first[inverse], places)
         if not len(hashes) and not self.findings.kinds:
-            self.findings.add(
-                InputError("EMPTY_CORPUS", "the corpus has no passage", "give a corpus with a passage at least")
-            )
+            self.findings.add(none)
         return distinct
 
     def queries(self, records: Callable[[], Iterator[QueryRecord]], *, none: bool) -> UInt64:
