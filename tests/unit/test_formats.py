@@ -402,11 +402,13 @@ def nearest(message):
     [
         (
             ["corpus.jsonl", "queries.tsv", "qrels.tsv"],
-            "beir, which also needs queries.jsonl in place of queries.tsv, qrels/<split>.tsv in place of qrels.tsv",
+            "beir, which also needs queries.jsonl in place of queries.tsv, "
+            "qrels/<split>.tsv in place of qrels.tsv",
         ),
         (
             ["passages.jsonl", "queries.jsonl", "qrels.tsv"],
-            "beir, which also needs corpus.jsonl in place of passages.jsonl, qrels/<split>.tsv in place of qrels.tsv",
+            "beir, which also needs corpus.jsonl in place of passages.jsonl, "
+            "qrels/<split>.tsv in place of qrels.tsv",
         ),
         (
             ["passages.jsonl", "queries.jsonl", "qrels.train.tsv"],

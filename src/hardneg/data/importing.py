@@ -90,8 +90,8 @@ CONVENTIONAL = re.compile(
 # Names of files of passages, and of files with the judgements of one split or of all.
 TEXTS = r"(?:corpus|collection|passages|documents|docs)"
 JUDGED = r"qrels?(?:[._-].+)?\.(?:tsv|txt|csv|jsonl?)|.+[._-]qrels?\.(?:tsv|txt|csv)"
-# The files of each convention that `SIGNS` tells: the name that a message shows, the pattern of real names, and the
-# pattern of names that say the same and are not read so. Of formats that fit alike, the first one is named.
+# The files of each convention that `SIGNS` tells: the name that a message shows, the pattern of real names, and
+# the pattern of names that say the same and are not read so. Of formats that fit alike, the first one is named.
 PARTS: Mapping[str, Sequence[tuple[str, str, str]]] = {
     "beir": [
         ("corpus.jsonl", r"corpus\.jsonl", rf"{TEXTS}\.(?:jsonl?|ndjson)"),
@@ -342,7 +342,7 @@ def unknown_folder(folder: Path, names: Set[str]) -> InputError:
 
 
 def part_found(names: Set[str], shown: str, pattern: str, instead: str) -> tuple[float, str]:
-    """How far a file of a convention is there (1, 0.5 or 0), and what a message says is lacking (maybe nothing)."""
+    """How far a file of a convention is there (1, 0.5 or 0), and what a message says is lacking, if anything."""
     if any(re.fullmatch(pattern, name) for name in names):
         return 1, ""
     if like := sorted(name for name in names if re.fullmatch(instead, name)):
