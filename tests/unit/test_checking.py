@@ -122,6 +122,12 @@ def test_pairs_are_told_once_though_they_are_read_three_times(tmp_path):
     assert (found.passages, found.queries) == (1, 2)
 
 
+def test_a_line_with_two_faults_is_named_once(tmp_path):
+    (tmp_path / "train.jsonl").write_text(jsonl([{"other": "x"}, {"query_id": "1", "query": "q"}, {"other": "y"}]))
+    _, lines = told(f"tevatron:{tmp_path}")
+    assert any("(4 such faults, lines 1, 3)" in line for line in lines)
+
+
 def test_reading_is_strict_again_after_a_check(tmp_path):
     place = broken(tmp_path / "in")
     hn.check_import(str(place))

@@ -65,7 +65,8 @@ class Kind:
         fault = self.first
         if self.whole:
             return fault
-        named = ", ".join(map(str, sorted(self.lines))) + (", …" if self.count > len(self.lines) else "")
+        named = ", ".join(map(str, sorted(self.lines)))
+        named += ", …" if len(self.lines) == SHOWN and self.count > SHOWN else ""
         more = f"{self.count:,} such faults" + (f", lines {named}" if self.lines else "")
         what = f"{fault.what} ({more})"
         return InputError(fault.code, what, fault.fix, path=fault.path, line=fault.line)
@@ -97,7 +98,7 @@ class Findings:
             if (fault.line or 0) < (kind.first.line or 0):  # several streams read one file
                 kind.first = fault
         kind.count += count
-        if fault.line is not None and len(kind.lines) < SHOWN:
+        if fault.line is not None and fault.line not in kind.lines and len(kind.lines) < SHOWN:
             kind.lines.append(fault.line)
 
     def told(self) -> list[InputError]:

@@ -157,7 +157,8 @@ def encoded_text(record: PassageRecord | QueryRecord, kind: str, policy: ImportP
     if is_blank(record.text):
         made = record.id == text_id(record.text)  # a hash, as of a pair's text, tells the user nothing
         what = f"the text of {f'a {kind}' if made else f'{kind} {record.id!r:.80}'} is empty"
-        fix = "remove it, or keep empty texts by hardneg import --allow-empty"
+        remove = "remove its row (hardneg import --check lists all such rows)" if made else "remove it"
+        fix = f"{remove}, or keep empty texts by hardneg import --allow-empty"
         policy.empty(fault_of(record, "EMPTY_TEXT", what, fix), kind)
     return data
 
