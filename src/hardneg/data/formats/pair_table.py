@@ -194,8 +194,10 @@ def _refuse_blank_within(path: Path, number: int, line: str, layout: TableForm) 
     names = layout.columns.split()
     for place, cell in enumerate(cells[:-1]):
         if len(cell.split()) > 1:
-            code = "BLANK_IN_ID" if place in layout.places[:2] else "WRONG_COLUMNS"
             what = (
                 f"the column {names[place]} is {cell.decode()!r:.80}, and blanks divide columns here, as tabs do"
             )
-            raise InputError(code, what, "write it without blanks", path=path, line=number)
+            fix = "write it without blanks"
+            if place in layout.places[:2]:
+                raise InputError("BLANK_IN_ID", what, fix, path=path, line=number)
+            raise InputError("WRONG_COLUMNS", what, fix, path=path, line=number)
