@@ -122,6 +122,12 @@ def test_pairs_are_told_once_though_they_are_read_three_times(tmp_path):
     assert (found.passages, found.queries) == (1, 2)
 
 
+def test_a_line_with_two_faults_is_named_once(tmp_path):
+    (tmp_path / "train.jsonl").write_text(jsonl([{"other": "x"}, {"query_id": "1", "query": "q"}, {"other": "y"}]))
+    _, lines = told(f"tevatron:{tmp_path}")
+    assert any("(4 such faults, lines 1, 3)" in line for line in lines)
+
+
 def test_reading_is_strict_again_after_a_check(tmp_path):
     place = broken(tmp_path / "in")
     hn.check_import(str(place))
@@ -153,10 +159,10 @@ def small_beir(folder, *, passages, queries=({"_id": "q1", "text": "one"},), jud
 
 @pytest.mark.parametrize("text", ["", "a\0b", 3])
 def test_a_refused_passage_is_no_unknown_one(tmp_path, text):
-    """Its judgement is sound; the fault of its text is told, and no other."""
+    """The fault of its text is told, and no other; its judgement counts as little as the passage does."""
     passages = [{"_id": "p0", "text": text}, {"_id": "p1", "text": "sound"}]
     found, lines = told(small_beir(tmp_path / "in", passages=passages))
-    assert (found.total, len(lines), found.passages, found.judgements) == (1, 1, 1, 1)
+    assert (found.total, len(lines), found.passages, found.judgements) == (1, 1, 1, 0)
     assert "UNKNOWN_ID" not in lines[0]
 
 
@@ -297,6 +303,30 @@ def test_an_id_that_no_run_can_hold_is_told_when_it_is_imported(tmp_path, caplog
         stream.write(jsonl([{"_id": "d 1", "text": "one"}]))
     import_collection(str(place), tmp_path / "d")
     assert caplog.messages == ["the passage id 'd 1' holds a blank, which a TREC run cannot hold"]
+    with (place / "queries.jsonl").open("a") as stream:
+        stream.write(jsonl([{"_id": "q 1", "text": "one"}, {"_id": "z\t2", "text": "two"}]))
+    both = [*caplog.messages, "the query id 'q 1' holds a blank, which a TREC run cannot hold"]
+    caplog.clear()
+    import_collection(str(place), tmp_path / "e")
+    assert caplog.messages == both
+    caplog.clear()
+    found = hn.check_import(str(place))
+    assert caplog.messages == both
+    assert found.counted == {"passage_ids_with_a_blank": 1, "query_ids_with_a_blank": 2}
+    assert not found.faults
+
+
+def test_judgements_of_faulty_records_count_nowhere(tmp_path):
+    place = tmp_path / "in"
+    (place / "qrels").mkdir(parents=True)
+    (place / "corpus.jsonl").write_text(jsonl([{"_id": "p1", "text": "one"}, {"_id": "p2", "text": ""}]))
+    (place / "queries.jsonl").write_text(jsonl([{"_id": "q1", "text": "one"}, {"_id": "q2", "text": ""}]))
+    rows = ["q1\tp1\t1", "q1\tp2\t1", "q2\tp1\t1", "q3\tp1\t1"]
+    (place / "qrels" / "train.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]) + "\n")
+    found, lines = told(place)
+    assert (found.passages, found.queries, found.judgements) == (1, 1, 1)
+    assert found.splits == {"train": {"judgements": 1, "queries": 1}}
+    assert [line.split(": ")[1] for line in lines] == ["EMPTY_TEXT", "EMPTY_TEXT", "UNKNOWN_ID"]
 
 
 @pytest.mark.parametrize(

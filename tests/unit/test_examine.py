@@ -129,7 +129,70 @@ def test_the_facts_by_hand(tmp_path):
         "positives_equal": 1,
     }
     assert found["lengths"]["queries"] == {"median": 3, "p95": 20, "longest": 20}
-    assert "1 passage has the same text as an earlier one." in found["said"]  # of the two that are equal
+    assert (
+        "1 passage has the same text as an earlier one but for white space." in found["said"]
+    )  # of the two that are equal
+
+
+@pytest.mark.parametrize(
+    ("queries", "told"),
+    [
+        ({"q": "what is it", "r": "", "s": " \u200b"}, "2 queries and 2 passages that are positives are blank: "),
+        (
+            {"q": "what is it", "r": "who", "s": "seen\u200b"},
+            "2 passages that are positives are blank: remove them.",
+        ),
+    ],
+)
+def test_blank_texts_are_told_and_are_no_copies(tmp_path, queries, told):
+    passages = [("a", "one text"), ("b", ""), ("c", " \n"), ("d", "\u00a0"), ("e", "T", ""), ("f", "é")]
+    judged = {"train": {"q": ["a"], "r": ["b"], "s": ["c"]}, "test": {"q": ["b", "e"]}}
+    data = Collection.from_lists(passages, queries, judged, to=tmp_path / "c", allow_empty=True)
+    found = hn.examine(data)
+    blank = sum(not text.strip(" \u200b") for text in queries.values())
+    assert found["blank"] == {"passages": 3, "positives": 2, "queries": blank}
+    assert found["copies"]["passages_equal"] == 0
+    (advised,) = (line for line in found["advice"] if "blank" in line)
+    assert advised.startswith(told)
+    assert not any("are copies" in line for line in found["advice"])
+
+
+def test_blank_passages_that_no_query_names_are_told_too(tmp_path):
+    alone = Collection.from_lists({"a": "one", "b": ""}, to=tmp_path / "c", allow_empty=True)
+    assert "1 passage is blank: remove it." in hn.examine(alone)["advice"]
+    assert not any("blank" in line for line in hn.examine(world(tmp_path / "w"))["advice"])
+
+
+@pytest.mark.parametrize(
+    ("text", "mark"),
+    [
+        ("<p>Returns the number.</p>", "</p> and <p>"),
+        ('see <a href="x.html">here', "<a>"),
+        ("one<br/>two", "<br/>"),
+        ("if a &lt; b", "&lt;"),
+        ("it&#39;s", "&#39;"),
+        ("<div class='x'>text", "<div>"),
+        ("a word</li>", "</li>"),
+        ("Returns a List<int> or Map<p, List<b>>", ""),
+        ("if a < b and c > d: &argv; x & y", ""),
+        ("use <name> and <integer>, or Vec<i>", ""),
+        ("a << b >> c, std::vector<std::pair<td>>", ""),
+    ],
+)
+def test_markup_in_passages_is_told(tmp_path, text, mark):
+    passages = {f"p{i}": f"{text} {i}" if i < 5 else f"plain text {i}" for i in range(10)}
+    advised = [
+        line for line in hn.examine(Collection.from_lists(passages, to=tmp_path / "c"))["advice"] if "HTML" in line
+    ]
+    line = f"50 % of the passages hold tags or entities of HTML (such as {mark}): strip them before the import."
+    assert advised == ([line] if mark else [])
+
+
+def test_a_few_tags_are_no_markup(tmp_path):
+    passages = {f"p{i}": "<p>" if not i else f"text {i}" for i in range(20)}
+    found = hn.examine(Collection.from_lists(passages, to=tmp_path / "c"))
+    assert found["markup"] == {"share": 0.05, "such_as": ["<p>"]}
+    assert not any("HTML" in line for line in found["advice"])
 
 
 def test_texts_without_blanks_are_measured_in_characters(tmp_path):

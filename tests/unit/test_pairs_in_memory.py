@@ -1,6 +1,7 @@
 """Collections from pairs in memory: the same as from a file of the same rows, in every shape that people have."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -62,9 +63,9 @@ def test_splits_are_named_as_in_files(tmp_path):
 
 def test_a_single_column_and_columns_without_names_are_refused(tmp_path):
     pandas = pytest.importorskip("pandas")
-    with pytest.raises(InputError, match="the pairs of train are a Series; give a list of mappings"):
+    with pytest.raises(InputError, match="the pairs are of the type Series; give a list of mappings"):
         hn.Collection.from_pairs(pandas.DataFrame(ROWS)["anchor"], to=tmp_path / "never")
-    with pytest.raises(InputError, match="pair 1 of train is no mapping of column names"):
+    with pytest.raises(InputError, match="row 1 of the pairs is no mapping of column names"):
         hn.Collection.from_pairs(pandas.DataFrame([["what", "this"]]), to=tmp_path / "never")
 
 
@@ -78,8 +79,12 @@ def test_equal_pairs_are_built_once(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ([("what", "this")], "pair 1 of train is no mapping of column names to values; give a list of mappings"),
-        ("train.csv", "the pairs of train are a str; give a list of mappings"),
+        ([("what", "this")], "row 1 of the pairs is no mapping of column names to values; give a list"),
+        ("train.csv", "the pairs are 'train.csv', and files are not read here; give the path to train(data"),
+        (Path("train.csv"), "the pairs are 'train.csv', and files are not read here; give the path to train("),
+        (5, "the pairs are of the type int; give a list of mappings"),
+        ({"train": 5}, "the pairs of train are of the type int; give a list of mappings"),
+        ([], "NO_POSITIVES: there are no pairs; give a list of mappings"),
         ([{"one": "what", "two": "this"}], "rows of train: UNKNOWN_COLUMNS: the columns are one, two"),
         ({"anchor": ["what"], "positive": ["this"]}, "pairs are given by 'anchor', 'positive'; give a list"),
         ({}, "no pairs are given"),

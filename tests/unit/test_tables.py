@@ -285,6 +285,21 @@ def test_queries_without_a_corpus_are_no_corpus(tmp_path):
     assert "the nearest is beir, which also needs corpus.jsonl; add it" in message
 
 
+@pytest.mark.parametrize("blank", [",", '"",""', "", ", "])
+def test_rows_of_empty_cells_alone_are_skipped_in_csv(tmp_path, blank):
+    place = write(tmp_path / "a.csv", f"query,positive\nx,y\n{blank}\n\nz,w\n{blank}\n")
+    if " " in blank:  # a blank is a text
+        assert "a.csv:3: EMPTY_TEXT" in fault(place, tmp_path)
+    else:
+        assert texts_of(imported(place, tmp_path / "c")) == {"x": ["y"], "z": ["w"]}
+
+
+def test_an_empty_list_in_a_cell_is_a_query_without_positives(tmp_path):
+    c = imported(write(tmp_path / "a.csv", "query,positive,negative\nx,y,\nz,[],\n"), tmp_path / "c")
+    assert texts_of(c) == {"x": ["y"], "z": []}
+    assert c.n_passages == 1
+
+
 # ---------------------------------------------------------------- what is not understood
 
 TAUGHT = '{"query": "x", "pos": ["y"], "neg": ["n"], "pos_scores": %s, "neg_scores": %s}\n'
@@ -328,7 +343,11 @@ TAUGHT = '{"query": "x", "pos": ["y"], "neg": ["n"], "pos_scores": %s, "neg_scor
         ("a.csv", 'query,positive\nx,"y"z\n', "a.csv:2: BAD_QUOTING"),
         ("a.csv", b"query,positive\nx,caf\xe9\n", "a.csv:2: BAD_UTF8: not UTF-8 at byte 6 (0xe9)"),
         ("a.csv", "query,positive\n", "a.csv: EMPTY_FILE"),
-        ("a.csv", "query,positive\nx,\n", "a.csv:2: EMPTY_TEXT: the text of a passage is empty"),
+        (
+            "a.csv",
+            "query,positive\nx,\n",
+            "a.csv:2: EMPTY_TEXT: the text of a passage is empty; remove its row (hardneg import --check lists",
+        ),
         ("a.csv", "query,positive\n,x\n", "a.csv:2: EMPTY_TEXT: the text of a query is empty"),
         (
             "a.jsonl",

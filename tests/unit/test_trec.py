@@ -263,6 +263,37 @@ def test_a_long_line_does_not_make_up_for_a_short_one(tmp_path):
         read_run(file(tmp_path, "q1 Q0 a 1 3 two words\nq1 Q0 b 2 2\n"), QUERIES, PASSAGES)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("q1\tQ0\tx 1\t1\t9.0\tt\n", r":1: BLANK_IN_ID: the column pid is 'x 1', and blanks divide columns"),
+        ("q1 Q0 a 1 9.0 t\nq1\tQ0\tx 1\t2\t8.0\tt\nq1\tQ0\tx 2\t3\t7.0\tt\n", ":2: BLANK_IN_ID: the column pid"),
+        ("q 1\tQ0\ta\t1\t9.0\tt\n", ":1: BLANK_IN_ID: the column qid is 'q 1'"),
+        ("q1\tQ0\ta\t1 2\t9.0\tt\n", ":1: WRONG_COLUMNS: the column rank is '1 2'"),
+        ("q1\ta\t1\nq1\tx 1\t2\n", ":2: BLANK_IN_ID: the column pid is 'x 1'"),
+    ],
+)
+def test_tabs_around_an_id_with_a_blank_are_told(tmp_path, text, said):
+    path = tmp_path / "run"
+    path.write_text(text)
+    with pytest.raises(InputError, match=said):
+        read_run(path, QUERIES, PASSAGES)
+
+
+def test_qrels_with_tabs_around_an_id_with_a_blank_are_told(tmp_path):
+    path = tmp_path / "qrels"
+    path.write_text("q1\t0\tdoc 1\t1\n")
+    with pytest.raises(InputError, match=r":1: BLANK_IN_ID: the column pid is 'doc 1'"):
+        open_qrels(path)
+
+
+@pytest.mark.parametrize("tag", ["my tag", "my\ttag", "one two\tthree\tfour\tfive\tsix"])
+def test_tabs_and_blanks_may_be_mixed_and_a_tag_may_hold_both(tmp_path, tag):
+    path = tmp_path / "run"
+    path.write_text(f"q1\tQ0\ta\t1\t9.0\t{tag}\nq1 Q0\tb\t 2 8.0 {tag}\n")
+    assert read_run(path, QUERIES, PASSAGES).scores.tolist() == [9.0, 8.0]
+
+
 def test_faults_of_the_whole_file(tmp_path):
     with pytest.raises(InputError, match="EMPTY_FILE"):
         read_run(file(tmp_path, ""), QUERIES, PASSAGES)

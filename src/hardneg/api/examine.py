@@ -15,12 +15,13 @@ from hardneg.data.examination import LOOKED_AT, MIXED, UNSPACED, draw, examine_c
 from hardneg.data.training_data import choose_splits
 from hardneg.models.source import ModelSource
 from hardneg.records import Side
-from hardneg.shown import counted
+from hardneg.shown import counted, listed
 
 SIDES: tuple[Side, Side] = ("passage", "query")
 FEW = 300  # training queries below which results differ by chance
 MANY = 200_000  # from so many passages on, encoding the corpus takes most of the time
 OFTEN_CUT = 0.1
+MARKED = 0.1  # share of passages with HTML above which they are taken for pages; texts about code have some, too
 BEGIN = ("warmup", "finetune")  # the recipe and the preset to begin with
 TOKENISED = 1 << 24  # bytes of texts whose tokens are counted, which takes half a minute
 FEWEST = 16  # texts whose tokens are counted, however long they are
@@ -40,9 +41,10 @@ def examine(
 
     Returns
     -------
-    The findings by chapter: ``sizes``, ``splits``, ``copies``, ``leaks``, ``lengths`` (in words; in characters
-    where no blank divides words), ``language``, ``tokens`` (if there is a model) and ``training`` (if there are
-    queries to train on). ``said``: the same in sentences; ``advice``: what to do, in sentences.
+    The findings by chapter: ``sizes``, ``splits``, ``blank``, ``copies``, ``leaks``, ``lengths`` (in words; in
+    characters where no blank divides words), ``markup``, ``language``, ``tokens`` (if there is a model) and
+    ``training`` (if there are queries to train on). ``said``: the same in sentences; ``advice``: what to do, in
+    sentences.
 
     Raises
     ------
@@ -158,7 +160,8 @@ def copies_said(copies: Mapping[str, int]) -> Iterator[str]:
         f"Of {counted(copies['passages_compared'], 'passage')} that {was(copies['passages_compared'])} compared"
     )
     equal, near = copies["passages_equal"], copies["passages_nearly_equal"]
-    yield f"{counted(equal, 'passage')} {'has' if equal == 1 else 'have'} the same text as an earlier one."
+    have = "has" if equal == 1 else "have"
+    yield f"{counted(equal, 'passage')} {have} the same text as an earlier one but for white space."
     yield f"{sampled}, {near:,} {'is' if near == 1 else 'are'} nearly equal to another one (MinHash, 80 % alike)."
     if copies["queries_compared"]:
         equal = copies["queries_equal"]
@@ -186,6 +189,7 @@ def leak_said(leak: Mapping[str, Any]) -> str:
 
 def advice(facts: Mapping[str, Any]) -> Iterator[str]:
     """What to do before training, and how to begin, a sentence each."""
+    yield from text_advice(facts)
     yield from language_advice(facts["language"])
     yield from leak_advice(facts)
     yield from length_advice(facts)
@@ -198,6 +202,21 @@ def advice(facts: Mapping[str, Any]) -> Iterator[str]:
         return
     yield from split_advice(facts, trainable)
     yield from recipe_advice(facts)
+
+
+def text_advice(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Advice about texts that are blank, and about markup in passages."""
+    blank = facts["blank"]
+    passages, queries = blank["positives"] or blank["passages"], blank["queries"]
+    are = "is a positive" if passages == 1 else "are positives"
+    found = [counted(queries, "query")] if queries else []
+    found += [f"{counted(passages, 'passage')}{f' that {are}' * bool(blank['positives'])}"] if passages else []
+    if found:
+        one = queries + passages == 1
+        yield f"{' and '.join(found)} {'is' if one else 'are'} blank: remove {'it' if one else 'them'}."
+    if (share := facts["markup"]["share"]) > MARKED:
+        marks = f"tags or entities of HTML (such as {listed(facts['markup']['such_as'])})"
+        yield f"{100 * share:.0f} % of the passages hold {marks}: strip them before the import."
 
 
 def language_advice(language: Mapping[str, str]) -> Iterator[str]:

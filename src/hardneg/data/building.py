@@ -28,6 +28,7 @@ from hardneg.data.checks import (
     encoded_id,
     encoded_text,
     grades_of,
+    no_passage,
     plain_passages,
 )
 from hardneg.data.helper import ready_parts
@@ -77,7 +78,8 @@ def build(source: Source, draft: Draft, rules: Rules) -> None:
     """Stream ``source`` into ``draft``; raises :class:`InputError` at the first record that is wrong."""
     policy = ImportPolicy(rules)
     source.ignored.clear()
-    n_passages = write_passages(source.passage_parts(), draft, policy)
+    none = no_passage(source.format, source.inputs)
+    n_passages = write_passages(source.passage_parts(), draft, policy, none)
     n_queries, members = write_queries(source.queries(), draft, policy, none=source.corpus_alone)
     splits = write_qrels(source.judgements(), members, draft, policy)
     draft.facts |= {"passages": n_passages, "queries": n_queries, "splits": splits}
@@ -91,9 +93,11 @@ def build(source: Source, draft: Draft, rules: Rules) -> None:
 # ---------------------------------------------------------------- passages
 
 
-def write_passages(parts: Iterator[PassagePart], draft: Draft, policy: ImportPolicy) -> int:
-    """Write the passages in source order; returns their number."""
+def write_passages(parts: Iterator[PassagePart], draft: Draft, policy: ImportPolicy, none: InputError) -> int:
+    """Write the passages in source order; returns their number, and raises ``none`` if there are none."""
     hashes, keys, places = stream_passages(parts, draft, policy)
+    if not len(hashes):
+        raise none
     column = TextColumn.open(draft.path, PASSAGE_IDS)
     first = first_rows(column, hashes)
     again = first != np.arange(len(first))
@@ -128,8 +132,6 @@ def stream_passages(
             del found, joined
             tick(len(ids), 0)
         check_room(len(ids), "passages")
-    if not id_hashes:
-        raise InputError("EMPTY_CORPUS", "the corpus has no passage", "give a corpus with a passage at least")
     return as_hashes(id_hashes), as_hashes(text_hashes), places
 
 

@@ -6,6 +6,7 @@ after a broken gzip file, the check skips the remainder of that stream. Memory: 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,16 +30,19 @@ from hardneg.data.checks import (
     encoded_id,
     encoded_text,
     grades_of,
+    no_passage,
 )
 from hardneg.data.formats.faults import Unread, collecting
 from hardneg.data.importing import find_source
 from hardneg.data.languages import language_named
 from hardneg.data.record_source import JudgementRecord, PassageRecord, QueryRecord, Source
-from hardneg.data.text import as_hashes, hash_bytes, hash_strings
+from hardneg.data.text import BLANK, as_hashes, hash_bytes, hash_strings
 from hardneg.errors import InputError
 from hardneg.keyed_random import UInt64
 from hardneg.process.progress import counted
 from hardneg.records import Int64
+
+log = logging.getLogger(__name__)
 
 SHOWN = 5  # line numbers that are named for each kind of fault
 REMEMBERED = 1_000_000  # faults that are remembered, so that a line that several streams read counts once
@@ -61,7 +65,8 @@ class Kind:
         fault = self.first
         if self.whole:
             return fault
-        named = ", ".join(map(str, sorted(self.lines))) + (", …" if self.count > len(self.lines) else "")
+        named = ", ".join(map(str, sorted(self.lines)))
+        named += ", …" if len(self.lines) == SHOWN and self.count > SHOWN else ""
         more = f"{self.count:,} such faults" + (f", lines {named}" if self.lines else "")
         what = f"{fault.what} ({more})"
         return InputError(fault.code, what, fault.fix, path=fault.path, line=fault.line)
@@ -93,7 +98,7 @@ class Findings:
             if (fault.line or 0) < (kind.first.line or 0):  # several streams read one file
                 kind.first = fault
         kind.count += count
-        if fault.line is not None and len(kind.lines) < SHOWN:
+        if fault.line is not None and fault.line not in kind.lines and len(kind.lines) < SHOWN:
             kind.lines.append(fault.line)
 
     def told(self) -> list[InputError]:
@@ -109,10 +114,11 @@ class Checked:
 
     Attributes
     ----------
-    passages, queries, judgements : how many were read, faulty ones not counted.
-    splits : judgements, and queries with judgements, of each split.
+    passages, queries : how many were read, faulty ones not counted.
+    judgements : how many were read whose query and passage count.
+    splits : such judgements, and queries with them, of each split.
     faults : one for each file and code; its message says how many there are.
-    counted : how many faults of each kind the rules accept, by name.
+    counted : how many faults of each kind the rules accept, by name, and ids with a blank.
     whole : whether all streams were read to their end.
     """
 
@@ -160,11 +166,10 @@ def check_import(
         source = find_source(str(source), format)
     check = _Check(Rules(allow_empty, allow_unjudged, on_duplicate))
     with collecting(check.findings.add):
-        passages = check.passages(source.passages)
+        passages = check.passages(source.passages, no_passage(source.format, source.inputs))
         queries = check.queries(source.queries, none=source.corpus_alone)
-        judgements = check.judgements(
-            source.judgements, check.known("passage", passages), check.known("query", queries)
-        )
+        judgements = check.judgements(source.judgements, passages, queries)
+    check.tell_blanks()
     kinds = check.findings.kinds.values()
     return Checked(
         source.format,
@@ -184,6 +189,7 @@ class _Check:
         self.policy, self.findings, self.whole = ImportPolicy(rules), Findings(), True
         self.refused = {"passage": bytearray(), "query": bytearray()}  # hashes of the ids of refused records
         self.judged: dict[str, bytearray] = {}  # by split: hashes of the query's id of each judgement
+        self.blank: dict[str, str] = {}  # by kind: the first id that a TREC run cannot hold
 
     def known(self, kind: str, hashes: UInt64) -> UInt64:
         """The ``hashes`` of accepted records' ids together with those of refused records, ascending.
@@ -208,8 +214,8 @@ class _Check:
             self.findings.add(fault, total)
             return None
 
-    def passages(self, records: Callable[[], Iterator[PassageRecord]]) -> UInt64:
-        """Check all passages; returns the hashes of their ids, each once, ascending."""
+    def passages(self, records: Callable[[], Iterator[PassageRecord]], none: InputError) -> UInt64:
+        """Check all passages; returns the hashes of their ids, each once, ascending. ``none``: there are none."""
         ids, places = bytearray(), SourceLines()
         for record in counted(self.stream(records), "checking", "passages"):
             found = self.record(record, "passage")
@@ -225,9 +231,7 @@ class _Check:
         again = first[inverse] != np.arange(len(hashes))
         self.repeated("passage", again, first[inverse], places)
         if not len(hashes) and not self.findings.kinds:
-            self.findings.add(
-                InputError("EMPTY_CORPUS", "the corpus has no passage", "give a corpus with a passage at least")
-            )
+            self.findings.add(none)
         return distinct
 
     def queries(self, records: Callable[[], Iterator[QueryRecord]], *, none: bool) -> UInt64:
@@ -258,9 +262,9 @@ class _Check:
     def judgements(
         self, records: Callable[[], Iterator[JudgementRecord]], passages: UInt64, queries: UInt64
     ) -> int:
-        """Check all judgements; returns how many there are."""
-        known = partial(_rows, table=queries), partial(_rows, table=passages)
-        unknown, places, pairs = Unknown(*known), SourceLines(), bytearray()
+        """Check all judgements; returns how many name a passage and a query whose hashes are given."""
+        known = self.known("query", queries), self.known("passage", passages)
+        unknown, places, pairs = Unknown(*(partial(_rows, table=one) for one in known)), SourceLines(), bytearray()
         stream = counted(self.stream(records), "checking", "judgements")
         while batch := list(islice(stream, BATCH)):
             batch = [
@@ -268,18 +272,16 @@ class _Check:
                 for one in batch
                 if not isinstance(one.query_id, Unread) and not isinstance(one.passage_id, Unread)
             ]
-            unknown.add(
-                batch,
-                _rows([one.query_id for one in batch], queries),
-                _rows([one.passage_id for one in batch], passages),
-            )
+            ids = [one.query_id for one in batch], [one.passage_id for one in batch]
+            unknown.add(batch, *map(_rows, ids, known))
+            accepted = (_rows(ids[0], queries) == 0) & (_rows(ids[1], passages) == 0)
             if self.good(partial(grades_of, batch)) is None:
                 for one in batch[1:]:
                     self.good(partial(grades_of, [one]))
-            for one in batch:
-                self.judged.setdefault(one.split, bytearray()).extend(
-                    hash_bytes(one.query_id.encode(errors="surrogatepass"))
-                )
+            for one, counts in zip(batch, accepted.tolist(), strict=True):
+                judged = self.judged.setdefault(one.split, bytearray())
+                if counts:
+                    judged += hash_bytes(one.query_id.encode(errors="surrogatepass"))
                 pairs += hash_bytes("\0".join(one[:3]).encode(errors="surrogatepass"))
                 places.add(one.path, one.line)
         self.splits(set(self.judged))
@@ -288,10 +290,10 @@ class _Check:
         hashes = as_hashes(pairs)
         _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
         self.repeated("judgement", first[inverse] != np.arange(len(hashes)), first[inverse], places)
-        return len(hashes)
+        return sum(one["judgements"] for one in self.counts_of_splits().values())
 
     def counts_of_splits(self) -> dict[str, dict[str, int]]:
-        """Judgements, and queries with judgements, of each split that was read; names of splits ascend."""
+        """Judgements that count, and queries with these, of each split that was read; names of splits ascend."""
         found = {name: as_hashes(self.judged[name]) for name in sorted(self.judged)}
         return {
             name: {"judgements": len(hashes), "queries": len(np.unique(hashes))} for name, hashes in found.items()
@@ -302,11 +304,19 @@ class _Check:
         if isinstance(record.id, Unread):
             return None
         found = self.good(lambda: encoded_id(record, kind))
+        if found is not None and BLANK.search(found):
+            self.blank.setdefault(kind, record.id)
+            self.policy.counts[f"{kind}_ids_with_a_blank"] += 1
         unread = isinstance(record.text, Unread)
         text = None if unread else self.good(lambda: encoded_text(record, kind, self.policy))
         if found is not None and text is None:
             self.refused[kind] += hash_bytes(found)
         return None if found is None or text is None else (found, text)
+
+    def tell_blanks(self) -> None:
+        """Warn of ids that a TREC run cannot hold, as an import does."""
+        for kind, first in self.blank.items():
+            log.warning("the %s id %r holds a blank, which a TREC run cannot hold", kind, first)
 
     def splits(self, names: set[str]) -> None:
         for name in sorted(names):

@@ -6,7 +6,7 @@ import re
 import unicodedata
 from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -157,7 +157,8 @@ def encoded_text(record: PassageRecord | QueryRecord, kind: str, policy: ImportP
     if is_blank(record.text):
         made = record.id == text_id(record.text)  # a hash, as of a pair's text, tells the user nothing
         what = f"the text of {f'a {kind}' if made else f'{kind} {record.id!r:.80}'} is empty"
-        fix = "remove it, or keep empty texts by hardneg import --allow-empty"
+        remove = "remove its row (hardneg import --check lists all such rows)" if made else "remove it"
+        fix = f"{remove}, or keep empty texts by hardneg import --allow-empty"
         policy.empty(fault_of(record, "EMPTY_TEXT", what, fix), kind)
     return data
 
@@ -191,6 +192,16 @@ def is_plain(block: PlainPassages) -> bool:
     return not any(
         is_blank(text.decode()) for texts in (block.ids, block.texts) for text in texts if not 32 < text[0] < 128
     )
+
+
+def no_passage(format: str, inputs: Iterable[str]) -> InputError:
+    """The fault of a source without passages; it says as what the files were read, for that may be the mistake."""
+    files = [name for name in inputs if "." in name]  # lists in memory have no file
+    what, fix = "the corpus has no passage", "give a corpus with a passage at least"
+    if files:
+        shown = ", ".join(files[:4]) + (", …" if len(files) > 4 else "")
+        what, fix = f"{what}; {shown:.200} was read as {format}", f"{fix}, or name the format: FORMAT:PLACE"
+    return InputError("EMPTY_CORPUS", what, fix)
 
 
 def check_room(n: int, kind: str) -> None:

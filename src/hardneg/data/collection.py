@@ -327,7 +327,6 @@ def publish_source(source: Source, to: Path, rules: Rules, *, replace: bool = Fa
     for kind, ids in (("passage", found.passage_ids), ("query", found.query_ids)):
         if (row := ids.first_blank()) is not None:
             log.warning("the %s id %r holds a blank, which a TREC run cannot hold", kind, ids[row])
-            break
     return found
 
 

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from hardneg.data.checks import is_blank
 from hardneg.data.collection import Collection
 from hardneg.data.languages import ENGLISH
 from hardneg.data.near_copies import near, plain, signatures
-from hardneg.data.text import hash_strings
+from hardneg.data.text import TextColumn, hash_strings
 from hardneg.keyed_random import UInt64, hash64, key
 from hardneg.records import Int32, Int64, Qrels, distinct, spans
 
@@ -42,10 +43,20 @@ UNSPACED = ("chinese", "japanese", "thai")  # languages without blanks between w
 # Shares of the letters: most of them show a language. A few kana show that Chinese characters are Japanese.
 MOST, FEW = 0.5, 0.2
 MIXED = "a mixture of languages"
+NO_TEXT = hash_strings([""])[0]  # the key of a blank text
+# Tags and entities that pages hold. An opening tag without attributes counts only where no word stands before it,
+# for code has types such as List<p>.
+TAGS = r"(?:p|div|span|li|ul|ol|table|tr|td|th|h[1-6]|strong|em|code|pre|blockquote|b|i|a)"
+HTML = re.compile(
+    rf"</{TAGS}>|<[bh]r\s?/?>|<(?:{TAGS}|img)\s[\w-]+=[^<>]{{0,300}}>|(?<![\w<:])<{TAGS}>"
+    r"|&(?:lt|gt|amp|nbsp|quot|apos|mdash|ndash|hellip|#\d{2,5}|#[xX][0-9a-fA-F]{2,5});"
+)
 
 
 def examine_collection(collection: Collection) -> dict[str, Any]:
-    """The facts by chapter: ``sizes``, ``splits``, ``copies``, ``leaks``, ``lengths`` and ``language``."""
+    """The facts by chapter: ``sizes``, ``splits``, ``blank``, ``copies``, ``leaks``, ``lengths``, ``markup``, and
+    ``language``.
+    """
     splits = {name: collection.qrels(name) for name in collection.splits}
     language = looks_like(collection)
     return {
@@ -55,9 +66,11 @@ def examine_collection(collection: Collection) -> dict[str, Any]:
             "answers": collection.has_answers,
         },
         "splits": {name: split_facts(qrels) for name, qrels in splits.items()},
+        "blank": blank(collection, splits),
         "copies": copies(collection),
         "leaks": leaks(collection, splits),
         "lengths": lengths(collection, language),
+        "markup": markup(collection),
         "language": {"of_the_collection": collection.language, "looks_like": language},
     }
 
@@ -76,11 +89,40 @@ def split_facts(qrels: Qrels) -> dict[str, Any]:
     }
 
 
+def blank(collection: Collection, splits: Mapping[str, Qrels]) -> dict[str, int]:
+    """Counts of blank texts, which ``--allow-empty`` keeps: ``passages``, ``positives`` and ``queries``.
+
+    A passage with a title is not blank. ``positives`` are the blank passages that are a positive in any split.
+    """
+    suspects = np.flatnonzero(collection.text_keys == NO_TEXT)
+    titles = collection.titles.take(suspects)
+    rows = suspects[np.array([is_blank(title) for title in titles], bool)]
+    positives = [np.intersect1d(rows, rows_of(qrels)) for qrels in splits.values()] if len(rows) else []
+    return {
+        "passages": len(rows),
+        "positives": len(distinct(np.concatenate(positives))) if positives else 0,
+        "queries": sum(map(is_blank, collection.query_texts.take(suspicious(collection.query_texts)))),
+    }
+
+
+def suspicious(column: TextColumn) -> Int64:
+    """The rows of texts that may be blank: empty, or begun by a blank or by a byte beyond ASCII."""
+    begins, empty = column.offsets[:-1], np.diff(column.offsets) == 0
+    if not column.offsets[-1]:
+        return np.flatnonzero(empty)
+    data = np.frombuffer(column.blob, np.uint8)
+    first = data[np.minimum(begins, len(data) - 1)]
+    return np.flatnonzero(empty | (first <= 32) | (first >= 128))
+
+
 # ---------------------------------------------------------------- copies
 
 
 def copies(collection: Collection) -> dict[str, Any]:
-    """Counts of copies: passages with equal texts, passages of a sample with nearly equal texts, equal queries."""
+    """Counts of copies: passages with equal texts, passages of a sample with nearly equal texts, equal queries.
+
+    White space and the Unicode form make no difference, and a blank text is no copy of another.
+    """
     drawn = draw(collection.n_passages, MOST_PASSAGES)
     # Of passages with equal texts one is compared: a passage with a copy may also have a near copy.
     _, firsts, copied = np.unique(collection.text_keys[drawn], return_index=True, return_inverse=True)
@@ -88,7 +130,7 @@ def copies(collection: Collection) -> dict[str, Any]:
     asked = draw(collection.n_queries, MOST_QUERIES)
     queries = plain_hashes(collection.query_texts.take(asked))
     return {
-        "passages_equal": repeated(collection.text_keys),
+        "passages_equal": repeated(collection.text_keys[collection.text_keys != NO_TEXT]),
         "passages_nearly_equal": int((found >= 0)[copied].sum()),
         "passages_compared": len(drawn),
         "queries_equal": repeated(queries),
@@ -182,6 +224,19 @@ def lengths(collection: Collection, language: str) -> dict[str, dict[str, int]]:
 def quantiles(values: Sequence[int]) -> dict[str, int]:
     """The median, the 95 % quantile and the largest of some values."""
     return {name: int(np.quantile(values, q, method="higher")) for name, q in QUANTILES.items()}
+
+
+def markup(collection: Collection) -> dict[str, Any]:
+    """The ``share`` of a sample of passages that hold tags or entities of HTML, and the commonest, ``such_as``."""
+    texts = collection.texts.take(draw(collection.n_passages, LOOKED_AT))
+    found = [{*map(tag_alone, HTML.findall(text))} for text in texts]
+    common = Counter(mark for marks in found for mark in sorted(marks)).most_common(3)
+    return {"share": sum(map(bool, found)) / len(found), "such_as": [mark for mark, _ in common]}
+
+
+def tag_alone(mark: str) -> str:
+    """A tag without its attributes; an entity as it is."""
+    return mark if mark[0] == "&" else f"{mark.split()[0].rstrip('>')}>"
 
 
 def looks_like(collection: Collection) -> str:

@@ -87,25 +87,37 @@ LATER_FIELDS: Mapping[str, Set[str]] = {"tevatron": {*tevatron.QUERY_TEXTS}, "dp
 CONVENTIONAL = re.compile(
     r"(?:queries|corpus|collection|topics|qrels|psgs_w100|msmarco-docs)(?![a-z0-9]).*|.*\.query\.txt"
 )
-# The files of each convention that `SIGNS` tells: the name that a message shows, and the pattern of real names.
-PARTS: Mapping[str, Sequence[tuple[str, str]]] = {
+# Names of files of passages, and of files with the judgements of one split or of all.
+TEXTS = r"(?:corpus|collection|passages|documents|docs)"
+JUDGED = r"qrels?(?:[._-].+)?\.(?:tsv|txt|csv|jsonl?)|.+[._-]qrels?\.(?:tsv|txt|csv)"
+# The files of each convention that `SIGNS` tells: the name that a message shows, the pattern of real names, and
+# the pattern of names that say the same and are not read so. Of formats that fit alike, the first one is named.
+PARTS: Mapping[str, Sequence[tuple[str, str, str]]] = {
     "beir": [
-        ("corpus.jsonl", r"corpus\.jsonl"),
-        ("queries.jsonl", r"queries\.jsonl"),
-        ("qrels/<split>.tsv", "qrels"),
+        ("corpus.jsonl", r"corpus\.jsonl", rf"{TEXTS}\.(?:jsonl?|ndjson)"),
+        ("queries.jsonl", r"queries\.jsonl", r"(?:queries|topics)\.(?:json|ndjson|tsv|csv|txt)"),
+        ("qrels/<split>.tsv", "qrels", JUDGED),
     ],
     "msmarco": [
-        ("corpus.tsv", r"(?:corpus|collection)\.tsv"),
-        ("<split>.query.txt", r".*\.query\.txt|queries\..*\.tsv"),
+        ("corpus.tsv", r"(?:corpus|collection)\.tsv", rf"{TEXTS}\.(?:tsv|txt)"),
+        ("<split>.query.txt", r".*\.query\.txt|queries\..*\.tsv", r"queries\.(?:tsv|txt)"),
     ],
     "trec": [
-        ("topics.<split>.tsv", r"topics.*"),
-        ("qrels.<split>.txt", r"qrels.*"),
-        ("corpus.tsv", r"(?:corpus|collection)\..*"),
+        ("topics.<split>.tsv", r"topics.*", r"queries\.(?:tsv|txt)"),
+        ("qrels.<split>.txt", r"qrels\..+\.(?:txt|tsv)|qrels\.txt", JUDGED),
+        ("corpus.tsv", r"(?:corpus|collection)\.tsv", rf"{TEXTS}\.(?:tsv|txt|jsonl)"),
     ],
-    "qa": [("corpus.tsv", r"corpus\.tsv"), ("<split>.jsonl", r".*\.jsonl")],
-    "dpr": [(dpr.PASSAGES, re.escape(dpr.PASSAGES)), ("<split>.json", r".*\.json")],
+    "qa": [
+        ("corpus.tsv", r"corpus\.tsv", rf"{TEXTS}\.tsv"),
+        ("<split>.jsonl", rf"(?!queries\.|{TEXTS}\.).*\.jsonl", r"queries\.jsonl"),
+    ],
+    "dpr": [
+        (dpr.PASSAGES, re.escape(dpr.PASSAGES), r"psgs.*\.tsv"),
+        ("<split>.json", rf"(?!queries\.|{TEXTS}\.).*\.json", r"queries\.json"),
+    ],
 }
+# The columns of BEIR, which a folder is told that is nearest to it.
+FIELDS_OF_BEIR = "corpus: _id, text, maybe title; queries: _id, text; qrels: query-id, corpus-id, score"
 
 
 @checked
@@ -233,11 +245,13 @@ def by_names(names: Set[str], signs: Sequence[tuple[str, tuple[set[str], str]]])
 
 def by_later_signs(names: Set[str], files: Sequence[Path]) -> str | None:
     """The first format whose later signs fit; a file of it has its fields, or is not readable."""
-    found = by_names(names, LATER_SIGNS)
-    columns = [readable_columns(path) for path in files]
-    if found and all(columns) and not any({*some} & LATER_FIELDS[found] for some in columns):
-        return None
-    return found
+    for format, sign in LATER_SIGNS:
+        if by_names(names, [(format, sign)]):
+            own = [path for path in files if re.fullmatch(sign[1], path.name.removesuffix(".gz"))]
+            columns = [readable_columns(path) for path in own]
+            if not all(columns) or any({*some} & LATER_FIELDS[format] for some in columns):
+                return format
+    return None
 
 
 def readable_columns(path: Path) -> tuple[str, ...]:
@@ -307,25 +321,33 @@ def unknown_file(path: Path) -> NoReturn:
 
 def unknown_folder(folder: Path, names: Set[str]) -> InputError:
     """The fault of a folder that fits no convention; it names the nearest one and what that lacks."""
-    matched = {
-        format: [shown for shown, pattern in parts if any(re.fullmatch(pattern, name) for name in names)]
-        for format, parts in PARTS.items()
-    }
     there = ", ".join(sorted(names)[:8]) + (", …" if len(names) > 8 else "")
     what = f"the files here fit no known format ({there or 'there are none'})"
     unread = [name for name in sorted(names) if name.lower().endswith(PACKED)]
     if tables := [name for name in unread if suffix_of(Path(name).with_suffix("")) or unread == [*names]]:
         what = f"{what}, and {tables[0]} is packed in a way that is not read"
         return InputError("UNKNOWN_FORMAT", what, UNPACK, path=folder)
-    nearest = max(PARTS, key=lambda format: len(matched[format]) / len(PARTS[format]))
-    if not matched[nearest]:
+    found = {format: [part_found(names, *part) for part in parts] for format, parts in PARTS.items()}
+    nearest = max(PARTS, key=lambda format: sum(share for share, _ in found[format]) / len(PARTS[format]))
+    if not any(share for share, _ in found[nearest]):
         fix = f"name one of {', '.join(FORMATS)}, or give a file with the columns query and positive"
         return InputError("UNKNOWN_FORMAT", what, fix, path=folder)
-    lacks = ", ".join(shown for shown, _ in PARTS[nearest] if shown not in matched[nearest])
+    lacks = ", ".join(gap for _, gap in found[nearest] if gap)
+    near = f"the nearest is {nearest}, which also needs {lacks}"
     fix = f"add it, or name one of {', '.join(FORMATS)}"
-    return InputError(
-        "UNKNOWN_FORMAT", f"{what}; the nearest is {nearest}, which also needs {lacks}", fix, path=folder
-    )
+    if "in place of" in lacks:
+        of_beir = f" with its columns ({FIELDS_OF_BEIR})" if nearest == "beir" else ""
+        fix = f"write these files{of_beir}, or name one of {', '.join(FORMATS)}"
+    return InputError("UNKNOWN_FORMAT", f"{what}; {near}", fix, path=folder)
+
+
+def part_found(names: Set[str], shown: str, pattern: str, instead: str) -> tuple[float, str]:
+    """How far a file of a convention is there (1, 0.5 or 0), and what a message says is lacking, if anything."""
+    if any(re.fullmatch(pattern, name) for name in names):
+        return 1, ""
+    if like := sorted(name for name in names if re.fullmatch(instead, name)):
+        return 0.5, f"{shown} in place of {like[0]}"
+    return 0, shown
 
 
 def unknown_format(name: str) -> SettingsError:

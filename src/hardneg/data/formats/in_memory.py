@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sized
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from hardneg.data.formats.columns import (
@@ -35,7 +35,8 @@ def source_from_pairs(rows: Any) -> Source:
     ------
     InputError : the rows are of another shape, or have no query or no positive; a split has another name.
     """
-    tables = [table_of(split, given) for split, given in by_split(rows).items()]
+    alone = not isinstance(rows, Mapping)
+    tables = [table_of(split, given, alone=alone) for split, given in by_split(rows).items()]
     ignored: Counter[str] = Counter()
     streams = (
         lambda: pair_passages(tables, {}, ignored),
@@ -62,23 +63,33 @@ def by_split(rows: Any) -> Mapping[str, Any]:
     return found
 
 
-def table_of(split: str, given: Any) -> Table:
-    """The rows of a split as a table; its faults name the row, counted from 1."""
+def table_of(split: str, given: Any, *, alone: bool = False) -> Table:
+    """The rows of a split as a table; its faults name the row, counted from 1. ``alone``: no split was named."""
     place = Path(f"rows of {split}")
-    rows = records_of(given, split)
+    rows = records_of(given, "pairs" if alone else f"pairs of {split}")
     names = list(next(iter(rows), {}))
     if not names:
-        raise InputError("NO_POSITIVES", f"there are no pairs of {split}", "leave the split out")
+        raise no_pairs(split, alone)
     if pair_columns(tuple(names)) is None:
         raise unknown_columns(place, names)
     return Table(split, place, lambda: enumerate(map(plain, rows), 1))
 
 
-def records_of(given: Any, split: str) -> Iterable[Mapping[str, Any]]:
-    """The rows of a table, which can be read several times."""
-    wrong = isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable)
+def no_pairs(split: str, alone: bool) -> InputError:
+    """The fault of a split without rows, or of all rows if no split was named."""
+    if alone:
+        return InputError("NO_POSITIVES", "there are no pairs", f"give {FORM}, with a row at least")
+    return InputError("NO_POSITIVES", f"there are no pairs of {split}", "leave the split out")
+
+
+def records_of(given: Any, named: str) -> Iterable[Mapping[str, Any]]:
+    """The rows of a table, which can be read several times; a fault calls them ``named``."""
+    if isinstance(given, str | PurePath):
+        what = f"the {named} are {str(given)!r:.80}, and files are not read here"
+        raise InputError("WRONG_TYPE", what, "give the path to train(data=...) or to import_collection")
+    wrong = isinstance(given, bytes | Mapping) or not isinstance(given, Iterable)
     if wrong or (hasattr(given, "to_frame") and not hasattr(given, "columns")):  # a single column of pandas
-        raise InputError("WRONG_TYPE", f"the pairs of {split} are a {type(given).__name__}", f"give {FORM}")
+        raise InputError("WRONG_TYPE", f"the {named} are of the type {type(given).__name__}", f"give {FORM}")
     if hasattr(given, "to_dicts"):  # polars
         rows = given.to_dicts()
     elif hasattr(given, "columns") and hasattr(given, "iloc"):  # pandas
@@ -87,7 +98,7 @@ def records_of(given: Any, split: str) -> Iterable[Mapping[str, Any]]:
         rows = given if isinstance(given, Sized) else list(given)
     for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping) or not all(isinstance(name, str) for name in row):
-            what = f"pair {number} of {split} is no mapping of column names to values"
+            what = f"row {number} of the {named} is no mapping of column names to values"
             raise InputError("WRONG_TYPE", what, f"give {FORM}")
     return rows
 

@@ -172,10 +172,32 @@ def _split_lines(path: Path, layout: TableForm, start: int) -> Iterator[tuple[Se
     records = ((number, line) for number, line in lines if not _is_skipped(line, layout))
     while block := list(itertools.islice(records, _BLOCK)):
         rows = [line.encode().rstrip().split(layout.separator, layout.width - 1) for _, line in block]
-        for (number, _), row in zip(block, rows, strict=True):
+        for (number, line), row in zip(block, rows, strict=True):
             if len(row) != layout.width or b"" in row:
                 what, fix = f"{len(row)} columns, or an empty one", f"write lines as '{layout.columns}'"
                 if row in ([], [b""]):
                     what, fix = "a blank line", "remove it"
                 raise InputError("WRONG_COLUMNS", what, fix, path=path, line=number)
+            if b"\t" in row[-1]:
+                _refuse_blank_within(path, number, line, layout)
         yield [number for number, _ in block], [list(column) for column in zip(*rows, strict=True)]
+
+
+def _refuse_blank_within(path: Path, number: int, line: str, layout: TableForm) -> None:
+    """Refuse a line that tabs divide into all its columns, if a blank divides one of them once more.
+
+    The columns after it would be read in the places of others. The last column may hold blanks.
+    """
+    cells = line.encode().rstrip().split(b"\t")
+    if layout.separator is not None or len(cells) != layout.width:
+        return
+    names = layout.columns.split()
+    for place, cell in enumerate(cells[:-1]):
+        if len(cell.split()) > 1:
+            what = (
+                f"the column {names[place]} is {cell.decode()!r:.80}, and blanks divide columns here, as tabs do"
+            )
+            fix = "write it without blanks"
+            if place in layout.places[:2]:
+                raise InputError("BLANK_IN_ID", what, fix, path=path, line=number)
+            raise InputError("WRONG_COLUMNS", what, fix, path=path, line=number)

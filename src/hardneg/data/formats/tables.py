@@ -82,7 +82,10 @@ def read_cells(path: Path, *, quoted: bool) -> Iterator[tuple[int, list[str]]]:
 
 
 def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a CSV file; blank lines between them and a line that names the separator are skipped."""
+    """The rows of a CSV file; a line that names the separator is skipped, and so are rows of empty cells alone.
+
+    A spreadsheet writes a blank row as ``,,``, which is no more a record than a blank line is.
+    """
     named, delimiter = _delimiter_of(path)
     at = named
 
@@ -108,7 +111,7 @@ def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
             continue
         finally:
             csv.field_size_limit(before)
-        if row:
+        if any(row):
             yield begin, row
 
 
