@@ -23,6 +23,7 @@ from transformers import (
     MPNetConfig,
     RobertaConfig,
     XLMRobertaConfig,
+    XLMRobertaTokenizer,
 )
 
 from hardneg.data.token_pairs import PairStore
@@ -170,6 +171,68 @@ def test_scores_are_those_of_sentence_transformers(classifiers, family, tmp_path
     assert expected.std() > 0.05
     shown = torch.sigmoid(torch.from_numpy(found)).numpy()
     np.testing.assert_allclose(shown, library.predict(pairs), atol=1e-4, rtol=0)
+
+
+def retokenized(folder, place, kind):
+    """A classifier with a tokenizer of another class, whose settings do not name the model's inputs."""
+    shutil.copytree(folder, place)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    if kind == "XLMRobertaTokenizer":
+        words = sorted({word for text in [*TITLES, *TEXTS, *QUERIES] for word in text.split()})
+        special = ["<s>", "<pad>", "</s>", "<unk>"]
+        pieces = [(word, 0.0) for word in special] + [(f"▁{word}", -1.0) for word in [*words, ""]]
+        XLMRobertaTokenizer(vocab=[*pieces, ("<mask>", 0.0)], model_max_length=LENGTH).save_pretrained(place)
+        return place
+    tokenizer.save_pretrained(place)
+    said = json.loads((place / "tokenizer_config.json").read_text()) | {"tokenizer_class": kind}
+    said.pop("model_input_names", None)
+    (place / "tokenizer_config.json").write_text(json.dumps(said | {"model_max_length": LENGTH}))
+    return place
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        ("bert", "BertTokenizer"),
+        ("bert", "BertTokenizerFast"),
+        ("bert", "PreTrainedTokenizerFast"),
+        ("electra", "PreTrainedTokenizerFast"),
+        ("bert", "XLMRobertaTokenizer"),
+        ("xlm-roberta", "XLMRobertaTokenizer"),
+        ("roberta", "RobertaTokenizer"),
+    ],
+)
+def test_the_class_of_a_tokenizer_decides_about_types_in_a_ranker_of_another(
+    classifiers, family, kind, tmp_path, sentence_transformers
+):
+    folder = retokenized(classifiers(family), tmp_path / "plain", kind)
+    theirs = sentence_transformers.CrossEncoder(str(folder), device="cpu")
+    theirs.save_pretrained(str(tmp_path / "theirs"))
+    ranker, source = load_ranker(tmp_path / "theirs"), stub()
+    rows = drawn(source)
+    pairs, identity = pairs_of_texts(source, *rows, " "), torch.nn.Identity()
+    expected = theirs.predict(pairs, activation_fn=identity)
+    np.testing.assert_allclose(scored(ranker, source, tmp_path, rows), expected, atol=1e-4, rtol=0)
+    assert expected.std() > 0.05
+    save_ranker(ranker, tmp_path / "ours")
+    again = load_ranker(tmp_path / "ours")
+    assert again.digest() == ranker.digest()
+    np.testing.assert_array_equal(
+        scored(again, source, tmp_path, rows), scored(ranker, source, tmp_path, rows)
+    )
+    opened = sentence_transformers.CrossEncoder(str(tmp_path / "ours"), device="cpu")
+    np.testing.assert_allclose(opened.predict(pairs, activation_fn=identity), expected, atol=1e-4, rtol=0)
+
+
+def test_rankers_that_differ_in_types_alone_have_other_identities(classifiers, tmp_path):
+    said = ["input_ids", "token_type_ids", "attention_mask"]
+    plain = retokenized(classifiers("bert"), tmp_path / "plain", "PreTrainedTokenizerFast")
+    named = shutil.copytree(plain, tmp_path / "named")
+    change(named / "tokenizer_config.json", model_input_names=said)
+    given_out = "token_type_ids" in AutoTokenizer.from_pretrained(plain).model_input_names  # before transformers 5
+    assert load_ranker(named).tower.takes_types
+    assert load_ranker(plain).tower.takes_types == given_out
+    assert (load_ranker(plain).digest() == load_ranker(named).digest()) == given_out
 
 
 @pytest.mark.parametrize("family", CONFIGS)

@@ -29,7 +29,7 @@ from hardneg.models.ranker_folder import (
     transformer_of,
 )
 from hardneg.models.source import ModelSource
-from hardneg.models.tower import TYPES, Tower, publish_model, read_tower
+from hardneg.models.tower import TYPES, UNTYPED, Tower, publish_model, read_tower
 from hardneg.process.progress import say
 from hardneg.storage.artifacts import Draft
 from hardneg.storage.disk import foreign
@@ -105,7 +105,10 @@ def open_ranker(source: ModelSource, **overrides: Any) -> CrossEncoder:
         settings = said.settings or RankerSettings(
             max_length=tower.longest, activation=said.activation, title_join="space"
         )
-        return CrossEncoder(replace(settings, **overrides), tower).to(device).eval()
+        ranker = CrossEncoder(replace(settings, **overrides), tower).to(device).eval()
+        if said.settings is None:
+            _leave_types_out(ranker)
+        return ranker
 
 
 def new_ranker(
@@ -144,6 +147,17 @@ def new_ranker(
         kept = " behind its own pooler" if pooler else ""
         tell(f"ranker: {found.name} with a new head{kept}, drawn from seed {seed}: it must be trained")
         return ranker
+
+
+def _leave_types_out(ranker: CrossEncoder) -> None:
+    """Read pairs of somebody's ranker without token types where its tokenizer gives none, as transformers reads it.
+
+    The general class of tokenizers gives none from transformers 5 on, whatever tokenizer.json says. The note in
+    the configuration is saved with the ranker and belongs to its identity, since scores differ.
+    """
+    tower = ranker.tower
+    if tower.takes_types and ranker.form.has_types and TYPES not in tower.pretrained_tokenizer.model_input_names:
+        setattr(tower.transformer.config, UNTYPED, True)
 
 
 def _stored_head(tower: Tower, folder: Path, source: ModelSource) -> PairHead:
