@@ -217,9 +217,7 @@ def test_the_class_of_a_tokenizer_decides_about_types_in_a_ranker_of_another(
     save_ranker(ranker, tmp_path / "ours")
     again = load_ranker(tmp_path / "ours")
     assert again.digest() == ranker.digest()
-    np.testing.assert_array_equal(
-        scored(again, source, tmp_path, rows), scored(ranker, source, tmp_path, rows)
-    )
+    np.testing.assert_array_equal(scored(again, source, tmp_path, rows), scored(ranker, source, tmp_path, rows))
     opened = sentence_transformers.CrossEncoder(str(tmp_path / "ours"), device="cpu")
     np.testing.assert_allclose(opened.predict(pairs, activation_fn=identity), expected, atol=1e-4, rtol=0)
 
@@ -461,6 +459,38 @@ def test_rankers_and_bi_encoders_are_not_taken_for_each_other(classifiers, bert,
     ):
         with pytest.raises(SettingsError, match=f"NOT_A_RANKER: this is a .*{what}"):
             load_ranker(folder)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+@pytest.mark.parametrize("saved_by", ["transformers", "CrossEncoder"])
+def test_a_classifier_of_several_labels_makes_no_vectors_and_may_begin_a_ranker(
+    classifiers, family, saved_by, tmp_path, sentence_transformers
+):
+    folder = classifiers(family, num_labels=2, id2label=None, label2id=None)
+    if saved_by == "CrossEncoder":
+        sentence_transformers.CrossEncoder(str(folder)).save_pretrained(str(tmp_path / "theirs"))
+        folder = tmp_path / "theirs"
+    what = (
+        "IS_A_RANKER: this is a classifier of 2 labels: its vectors .*; give a bi-encoder, or an encoder without"
+    )
+    with pytest.raises(SettingsError, match=what) as refused:
+        load_encoder(folder)
+    assert "use it as a ranker" not in str(refused.value)
+    with pytest.raises(
+        SettingsError, match="NOT_A_RANKER: this is a classifier of 2 labels; give a cross-encoder"
+    ):
+        load_ranker(folder)
+    told = []
+    ranker = new_ranker(ModelSource.at(folder), seed=1, tell=told.append)
+    assert [line.endswith("; its own head of 2 labels is left out") for line in told] == [True]
+    save_ranker(ranker, tmp_path / "ours")
+    assert load_ranker(tmp_path / "ours").digest() == ranker.digest()
+
+
+def test_an_encoder_whose_settings_name_a_head_that_it_lacks_is_one(bert, tmp_path):
+    folder = shutil.copytree(bert, tmp_path / "encoder")
+    change(folder / "config.json", architectures=["BertForSequenceClassification"])
+    assert load_encoder(folder).dim == load_encoder(bert).dim
 
 
 def test_what_is_no_ranker_of_one_label_is_refused(classifiers, tmp_path):

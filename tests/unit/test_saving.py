@@ -241,7 +241,9 @@ def test_a_truncation_beyond_the_vectors_cuts_nothing(roberta, tmp_path, sentenc
 def test_a_truncation_that_is_no_number_of_dimensions_is_told(roberta, dim, tmp_path, sentence_transformers):
     build(sentence_transformers, roberta, *DIRECTORIES["mean"]).save(str(tmp_path / "model"))
     settle(tmp_path / "model", truncate_dim=dim)
-    with pytest.raises(InputError, match=r"config_sentence_transformers.json: BAD_MODEL: truncate_dim = .* is not"):
+    with pytest.raises(
+        InputError, match=r"config_sentence_transformers.json: BAD_MODEL: truncate_dim = .* is not"
+    ):
         load_encoder(str(tmp_path / "model"))
 
 

@@ -23,7 +23,7 @@ from hardneg.models.flat_transformer import is_causal
 from hardneg.models.heads import AnceHead, DenseHead
 from hardneg.models.pooling import Pooling
 from hardneg.models.pretrained import find_weights, locate, read_json_file, read_tensors, usable
-from hardneg.models.ranker_folder import is_classifier, is_marked, refuse_ranker
+from hardneg.models.ranker_folder import has_classifier, is_classifier, is_marked, labels_of, refuse_ranker
 from hardneg.models.source import ModelSource
 from hardneg.models.st_folder import MODULES, SentenceFolder, read_head, read_st_folder
 from hardneg.models.tower import KIND, Tower, read_tower
@@ -206,7 +206,7 @@ def _read_plain(folder: Path, source: ModelSource, recalled: Path | None) -> Par
     join: TitleJoin = "sep" if special_around(tower.tokenizer)[1] else "space"  # no token ends a text
     settings = EncoderSettings(pooling=pooling, title_join=join, query_length=length, passage_length=length)
     if not unused.issuperset(ANCE_WEIGHTS):
-        if is_classifier(folder):
+        if is_classifier(folder) or (labels_of(folder) is not None and has_classifier(unused)):
             raise refuse_ranker(folder)
         return Part(tower, settings, folder)
     tower.head = AnceHead(tower.width)
@@ -235,8 +235,8 @@ def _read_st(folder: Path, source: ModelSource, recalled: Path | None) -> Part:
         )
     if said.similarity == "cosine" and not whole:
         message = (
-            "%s declares cosine as its similarity and cuts its vectors to %d dimensions; here passages are ranked by"
-            " products of the cut vectors, which are not normalised again"
+            "%s declares cosine as its similarity and cuts its vectors to %d dimensions; here passages are ranked"
+            " by products of the cut vectors, which are not normalised again"
         )
         warn_once(log, folder, message, dim)
     return Part(

@@ -24,6 +24,7 @@ from hardneg.models.ranker_folder import (
     SETTINGS,
     is_classifier,
     is_marked,
+    labels_of,
     read_ranker_folder,
     refuse_ranker,
     transformer_of,
@@ -117,7 +118,8 @@ def new_ranker(
     """A ranker that begins with the transformer of a bi-encoder, or of any encoder, and a new head.
 
     A line for the user says so. From two towers the ranker takes that of the queries. A pooler that a BERT brings
-    is kept, as transformers keeps it; all other weights of the head are drawn from the seed.
+    is kept, as transformers keeps it; all other weights of the head are drawn from the seed. The head of a
+    classifier of several labels is left out, and the line says that, too.
 
     Parameters
     ----------
@@ -133,9 +135,11 @@ def new_ranker(
     device = source.device_here
     allow_code(*source.allow_code)
     found = locate(source.model, source)
-    if is_marked(found) or is_classifier(found):
-        raise refuse_ranker(found)
     folder = transformer_of(found)
+    labels = labels_of(folder)
+    several = labels not in (None, 1)
+    if is_classifier(found) or (is_marked(found) and not several):
+        raise refuse_ranker(found)
     with usable(folder):
         tower, _ = read_tower(folder, source)
         tower.head = head = PairHead(tower.transformer.config)
@@ -145,12 +149,13 @@ def new_ranker(
         settings = replace(RankerSettings(max_length=tower.longest), **overrides)
         ranker = CrossEncoder(settings, tower).to(device).eval()
         kept = " behind its own pooler" if pooler else ""
-        tell(f"ranker: {found.name} with a new head{kept}, drawn from seed {seed}: it must be trained")
+        left = f"; its own head of {labels} labels is left out" if several else ""
+        tell(f"ranker: {found.name} with a new head{kept}, drawn from seed {seed}: it must be trained{left}")
         return ranker
 
 
 def _leave_types_out(ranker: CrossEncoder) -> None:
-    """Read pairs of somebody's ranker without token types where its tokenizer gives none, as transformers reads it.
+    """Read pairs of somebody's ranker without token types where its tokenizer gives none, as transformers does.
 
     The general class of tokenizers gives none from transformers 5 on, whatever tokenizer.json says. The note in
     the configuration is saved with the ranker and belongs to its identity, since scores differ.
