@@ -222,6 +222,29 @@ def test_the_class_of_a_tokenizer_decides_about_types_in_a_ranker_of_another(
     np.testing.assert_allclose(opened.predict(pairs, activation_fn=identity), expected, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"processing_kwargs": {"text": {"max_length": 24}}},
+        {"processing_kwargs": {"text": {"max_length": 24}}, "max_seq_length": 40},
+        {"max_seq_length": 24, "document_length": 8},
+        {"processor_kwargs": {"model_max_length": 24}},
+    ],
+)
+def test_pairs_are_as_long_as_the_folder_of_a_cross_encoder_says(
+    classifiers, said, tmp_path, sentence_transformers
+):
+    sentence_transformers.CrossEncoder(str(classifiers("bert"))).save_pretrained(str(tmp_path / "theirs"))
+    change(tmp_path / "theirs/sentence_bert_config.json", **said)
+    ranker, source = load_ranker(tmp_path / "theirs"), stub()
+    assert ranker.settings.max_length == 24
+    assert load_ranker(tmp_path / "theirs", max_length=60).settings.max_length == 60
+    library = sentence_transformers.CrossEncoder(str(tmp_path / "theirs"), device="cpu")
+    rows = drawn(source)
+    expected = library.predict(pairs_of_texts(source, *rows, " "), activation_fn=torch.nn.Identity())
+    np.testing.assert_allclose(scored(ranker, source, tmp_path, rows), expected, atol=1e-4, rtol=0)
+
+
 def test_rankers_that_differ_in_types_alone_have_other_identities(classifiers, tmp_path):
     said = ["input_ids", "token_type_ids", "attention_mask"]
     plain = retokenized(classifiers("bert"), tmp_path / "plain", "PreTrainedTokenizerFast")

@@ -12,7 +12,7 @@ from hardneg.arguments import brief
 from hardneg.errors import InputError, SettingsError
 from hardneg.models.cross_encoder import KIND, Activation, RankerSettings
 from hardneg.models.pretrained import read_json_object
-from hardneg.models.st_folder import CONFIG, MODULES, TRANSFORMER_CONFIG, read_modules
+from hardneg.models.st_folder import CONFIG, MODULES, TRANSFORMER_CONFIG, pair_length, read_modules
 from hardneg.models.warned import warn_once
 from hardneg.storage.artifacts import MANIFEST, open_artifact, read_manifest
 
@@ -44,10 +44,12 @@ class RankerFolder:
     Attributes
     ----------
     transformer : where weights and tokenizer lie.
+    length : the most tokens of a pair; None: the tokenizer and the positions say it.
     settings : as this package saved them; None: it did not.
     """
 
     transformer: Path
+    length: int | None
     activation: Activation
     settings: RankerSettings | None
 
@@ -112,7 +114,8 @@ def read_ranker_folder(folder: Path) -> RankerFolder:
             "%s: CrossEncoder puts its default prompt %s before the texts; hardneg does not, so scores differ"
         )
         warn_once(log, folder, message, brief(prompt))
-    return RankerFolder(transformer, _activation(folder, config), _settings(folder))
+    length = pair_length(transformer, folder) if (folder / MODULES).is_file() else None
+    return RankerFolder(transformer, length, _activation(folder, config), _settings(folder))
 
 
 def default_prompt(config: Mapping[str, Any]) -> str:

@@ -104,7 +104,9 @@ def open_ranker(source: ModelSource, **overrides: Any) -> CrossEncoder:
         tower.head = _stored_head(tower, said.transformer, source)
         _set_labels(tower)
         settings = said.settings or RankerSettings(
-            max_length=tower.longest, activation=said.activation, title_join="space"
+            max_length=min(said.length or tower.longest, tower.longest),
+            activation=said.activation,
+            title_join="space",
         )
         ranker = CrossEncoder(replace(settings, **overrides), tower).to(device).eval()
         if said.settings is None:

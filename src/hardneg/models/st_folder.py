@@ -97,7 +97,7 @@ def read_st_folder(folder: Path, source: ModelSource) -> SentenceFolder:
     if rest[dim is not None :]:
         raise _unsupported(_name_of(rest[0]), folder / MODULES)
     settings = _transformer_settings(modules[0].folder)
-    query_length, passage_length = _lengths(settings, folder)
+    query_length, passage_length, _ = _lengths(settings, folder, "vectors")
     told = _told(folder)
     prompts, similarity = _prompts(told, folder), told.get("similarity_fn_name")
     named = [name for name, prompt in prompts.items() if prompt]
@@ -292,11 +292,17 @@ def _transformer_settings(folder: Path) -> dict[str, Any]:
     return next((read_json_object(file) for file in files if file.is_file()), {})
 
 
-def _lengths(settings: dict[str, Any], folder: Path) -> tuple[int | None, int | None]:
-    """The most tokens of a query and of a passage that the settings of a transformer say; None: they do not say.
+def pair_length(transformer: Path, folder: Path) -> int | None:
+    """The most tokens of a pair that the settings of a ``CrossEncoder``'s transformer say; None: they say none."""
+    return _lengths(_transformer_settings(transformer), folder, "scores")[2]
+
+
+def _lengths(settings: dict[str, Any], folder: Path, results: str) -> tuple[int | None, int | None, int | None]:
+    """The most tokens of a query, a passage and a pair that the settings of a transformer say; None: they do not.
 
     The first of these places counts, as in sentence-transformers 6: what its tokenizer is called with, the lengths
-    of the two kinds of text, what the tokenizer is loaded with, ``max_seq_length``.
+    of the two kinds of text, what the tokenizer is loaded with, ``max_seq_length``. ``results`` is what a warning
+    calls the results of the model.
     """
     loaded, called = _options(settings, LOADED), _options(settings, ("processing_kwargs",))
     texts = called.pop("text", None) or {}
@@ -307,9 +313,10 @@ def _lengths(settings: dict[str, Any], folder: Path) -> tuple[int | None, int | 
     if besides.get("truncation") is True:  # so it is here, too
         del besides["truncation"]
     if others := sorted(set(besides) - HARMLESS):
-        told = "%s sets %s of its transformer, which is not applied here, so its vectors may be other ones"
-        warn_once(log, folder, told, f"{', '.join(others):.80}")
-    return both or settings.get("query_length") or most, both or settings.get("document_length") or most
+        told = "%s sets %s of its transformer, which is not applied here, so its %s may be other ones"
+        warn_once(log, folder, told, f"{', '.join(others):.80}", results)
+    query, passage = (settings.get(f"{side}_length") for side in ("query", "document"))
+    return both or query or most, both or passage or most, both or most
 
 
 def _options(settings: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
