@@ -23,6 +23,7 @@ from transformers import (
     MPNetConfig,
     RobertaConfig,
     XLMRobertaConfig,
+    XLMRobertaTokenizer,
 )
 
 from hardneg.data.token_pairs import PairStore
@@ -170,6 +171,89 @@ def test_scores_are_those_of_sentence_transformers(classifiers, family, tmp_path
     assert expected.std() > 0.05
     shown = torch.sigmoid(torch.from_numpy(found)).numpy()
     np.testing.assert_allclose(shown, library.predict(pairs), atol=1e-4, rtol=0)
+
+
+def retokenized(folder, place, kind):
+    """A classifier with a tokenizer of another class, whose settings do not name the model's inputs."""
+    shutil.copytree(folder, place)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    if kind == "XLMRobertaTokenizer":
+        words = sorted({word for text in [*TITLES, *TEXTS, *QUERIES] for word in text.split()})
+        special = ["<s>", "<pad>", "</s>", "<unk>"]
+        pieces = [(word, 0.0) for word in special] + [(f"▁{word}", -1.0) for word in [*words, ""]]
+        XLMRobertaTokenizer(vocab=[*pieces, ("<mask>", 0.0)], model_max_length=LENGTH).save_pretrained(place)
+        return place
+    tokenizer.save_pretrained(place)
+    said = json.loads((place / "tokenizer_config.json").read_text()) | {"tokenizer_class": kind}
+    said.pop("model_input_names", None)
+    (place / "tokenizer_config.json").write_text(json.dumps(said | {"model_max_length": LENGTH}))
+    return place
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        ("bert", "BertTokenizer"),
+        ("bert", "BertTokenizerFast"),
+        ("bert", "PreTrainedTokenizerFast"),
+        ("electra", "PreTrainedTokenizerFast"),
+        ("bert", "XLMRobertaTokenizer"),
+        ("xlm-roberta", "XLMRobertaTokenizer"),
+        ("roberta", "RobertaTokenizer"),
+    ],
+)
+def test_the_class_of_a_tokenizer_decides_about_types_in_a_ranker_of_another(
+    classifiers, family, kind, tmp_path, sentence_transformers
+):
+    folder = retokenized(classifiers(family), tmp_path / "plain", kind)
+    theirs = sentence_transformers.CrossEncoder(str(folder), device="cpu")
+    theirs.save_pretrained(str(tmp_path / "theirs"))
+    ranker, source = load_ranker(tmp_path / "theirs"), stub()
+    rows = drawn(source)
+    pairs, identity = pairs_of_texts(source, *rows, " "), torch.nn.Identity()
+    expected = theirs.predict(pairs, activation_fn=identity)
+    np.testing.assert_allclose(scored(ranker, source, tmp_path, rows), expected, atol=1e-4, rtol=0)
+    assert expected.std() > 0.05
+    save_ranker(ranker, tmp_path / "ours")
+    again = load_ranker(tmp_path / "ours")
+    assert again.digest() == ranker.digest()
+    np.testing.assert_array_equal(scored(again, source, tmp_path, rows), scored(ranker, source, tmp_path, rows))
+    opened = sentence_transformers.CrossEncoder(str(tmp_path / "ours"), device="cpu")
+    np.testing.assert_allclose(opened.predict(pairs, activation_fn=identity), expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"processing_kwargs": {"text": {"max_length": 24}}},
+        {"processing_kwargs": {"text": {"max_length": 24}}, "max_seq_length": 40},
+        {"max_seq_length": 24, "document_length": 8},
+        {"processor_kwargs": {"model_max_length": 24}},
+    ],
+)
+def test_pairs_are_as_long_as_the_folder_of_a_cross_encoder_says(
+    classifiers, said, tmp_path, sentence_transformers
+):
+    sentence_transformers.CrossEncoder(str(classifiers("bert"))).save_pretrained(str(tmp_path / "theirs"))
+    change(tmp_path / "theirs/sentence_bert_config.json", **said)
+    ranker, source = load_ranker(tmp_path / "theirs"), stub()
+    assert ranker.settings.max_length == 24
+    assert load_ranker(tmp_path / "theirs", max_length=60).settings.max_length == 60
+    library = sentence_transformers.CrossEncoder(str(tmp_path / "theirs"), device="cpu")
+    rows = drawn(source)
+    expected = library.predict(pairs_of_texts(source, *rows, " "), activation_fn=torch.nn.Identity())
+    np.testing.assert_allclose(scored(ranker, source, tmp_path, rows), expected, atol=1e-4, rtol=0)
+
+
+def test_rankers_that_differ_in_types_alone_have_other_identities(classifiers, tmp_path):
+    said = ["input_ids", "token_type_ids", "attention_mask"]
+    plain = retokenized(classifiers("bert"), tmp_path / "plain", "PreTrainedTokenizerFast")
+    named = shutil.copytree(plain, tmp_path / "named")
+    change(named / "tokenizer_config.json", model_input_names=said)
+    given_out = "token_type_ids" in AutoTokenizer.from_pretrained(plain).model_input_names  # before transformers 5
+    assert load_ranker(named).tower.takes_types
+    assert load_ranker(plain).tower.takes_types == given_out
+    assert (load_ranker(plain).digest() == load_ranker(named).digest()) == given_out
 
 
 @pytest.mark.parametrize("family", CONFIGS)
@@ -398,6 +482,38 @@ def test_rankers_and_bi_encoders_are_not_taken_for_each_other(classifiers, bert,
     ):
         with pytest.raises(SettingsError, match=f"NOT_A_RANKER: this is a .*{what}"):
             load_ranker(folder)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+@pytest.mark.parametrize("saved_by", ["transformers", "CrossEncoder"])
+def test_a_classifier_of_several_labels_makes_no_vectors_and_may_begin_a_ranker(
+    classifiers, family, saved_by, tmp_path, sentence_transformers
+):
+    folder = classifiers(family, num_labels=2, id2label=None, label2id=None)
+    if saved_by == "CrossEncoder":
+        sentence_transformers.CrossEncoder(str(folder)).save_pretrained(str(tmp_path / "theirs"))
+        folder = tmp_path / "theirs"
+    what = (
+        "IS_A_RANKER: this is a classifier of 2 labels: its vectors .*; give a bi-encoder, or an encoder without"
+    )
+    with pytest.raises(SettingsError, match=what) as refused:
+        load_encoder(folder)
+    assert "use it as a ranker" not in str(refused.value)
+    with pytest.raises(
+        SettingsError, match="NOT_A_RANKER: this is a classifier of 2 labels; give a cross-encoder"
+    ):
+        load_ranker(folder)
+    told = []
+    ranker = new_ranker(ModelSource.at(folder), seed=1, tell=told.append)
+    assert [line.endswith("; its own head of 2 labels is left out") for line in told] == [True]
+    save_ranker(ranker, tmp_path / "ours")
+    assert load_ranker(tmp_path / "ours").digest() == ranker.digest()
+
+
+def test_an_encoder_whose_settings_name_a_head_that_it_lacks_is_one(bert, tmp_path):
+    folder = shutil.copytree(bert, tmp_path / "encoder")
+    change(folder / "config.json", architectures=["BertForSequenceClassification"])
+    assert load_encoder(folder).dim == load_encoder(bert).dim
 
 
 def test_what_is_no_ranker_of_one_label_is_refused(classifiers, tmp_path):

@@ -188,6 +188,70 @@ def test_foreign_directories_give_their_own_vectors(roberta, kind, legacy, tmp_p
     close(embed(encoder, "passage", tmp_path), theirs.encode(strings, prompt_name="passage"))
 
 
+CUT = "declares cosine as its similarity and cuts its vectors to 16 dimensions"
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+@pytest.mark.parametrize("kind", DIRECTORIES)
+def test_vectors_are_truncated_as_a_directory_says(
+    roberta, kind, similarity, tmp_path, sentence_transformers, caplog
+):
+    """After all modules, and not normalised again: `dim` means the same."""
+    said = {"truncate_dim": 16, "similarity_fn_name": similarity}
+    build(sentence_transformers, roberta, *DIRECTORIES[kind], **said).save(str(tmp_path / "theirs"))
+    theirs = sentence_transformers.SentenceTransformer(str(tmp_path / "theirs"), device="cpu")
+    encoder = load_encoder(str(tmp_path / "theirs"))
+    assert encoder.dim == 16
+    assert (CUT in caplog.text) == (similarity == "cosine")
+    if similarity == "cosine" and ("Normalize", ()) not in DIRECTORIES[kind]:
+        assert encoder.settings.normalize
+        encoder = load_encoder(str(tmp_path / "theirs"), normalize=False)
+    close(embed(encoder, "query", tmp_path), theirs.encode(QUERIES))
+    whole = load_encoder(str(tmp_path / "theirs"), dim=32, normalize=encoder.settings.normalize)
+    assert (whole.dim, whole.digest("passage") == encoder.digest("passage")) == (32, False)
+    save_encoder(encoder, tmp_path / "ours")
+    opened = sentence_transformers.SentenceTransformer(str(tmp_path / "ours"), device="cpu")
+    close(opened.encode(QUERIES), theirs.encode(QUERIES))
+    for name in ("hardneg.json", "manifest.json"):
+        (tmp_path / "ours" / name).unlink()  # as somebody else's folder
+    close(embed(load_encoder(str(tmp_path / "ours")), "query", tmp_path), theirs.encode(QUERIES))
+
+
+@pytest.mark.parametrize(("cut", "dim"), [(None, 24), (32, 24), (8, 8), (64, 24), (999, 24)])
+def test_the_shorter_of_two_cuts_counts(bert, cut, dim, tmp_path, sentence_transformers):
+    save_encoder(load_encoder(str(bert), normalize=True, dim=24), tmp_path / "model")
+    for name in ("hardneg.json", "manifest.json"):
+        (tmp_path / "model" / name).unlink()
+    settle(tmp_path / "model", truncate_dim=cut)
+    encoder = load_encoder(str(tmp_path / "model"))
+    assert encoder.settings.dim == encoder.dim == dim
+    theirs = sentence_transformers.SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    close(embed(encoder, "query", tmp_path), theirs.encode(QUERIES))
+
+
+def test_a_truncation_beyond_the_vectors_cuts_nothing(roberta, tmp_path, sentence_transformers, caplog):
+    theirs = build(sentence_transformers, roberta, *DIRECTORIES["last, normalised"], truncate_dim=65)
+    theirs.save(str(tmp_path / "model"))
+    encoder = load_encoder(str(tmp_path / "model"))
+    assert (encoder.settings.dim, encoder.dim, "cuts its" in caplog.text) == (None, 64, False)
+    close(embed(encoder, "query", tmp_path), theirs.encode(QUERIES))
+
+
+@pytest.mark.parametrize("dim", [0, -3, 1.5, "8", True])
+def test_a_truncation_that_is_no_number_of_dimensions_is_told(roberta, dim, tmp_path, sentence_transformers):
+    build(sentence_transformers, roberta, *DIRECTORIES["mean"]).save(str(tmp_path / "model"))
+    settle(tmp_path / "model", truncate_dim=dim)
+    with pytest.raises(
+        InputError, match=r"config_sentence_transformers.json: BAD_MODEL: truncate_dim = .* is not"
+    ):
+        load_encoder(str(tmp_path / "model"))
+
+
+def settle(folder, **entries):
+    file = folder / "config_sentence_transformers.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | entries))
+
+
 @pytest.mark.parametrize("kind", ["dense", "tanh", "two"])
 @pytest.mark.parametrize("dim", [None, 24])
 def test_dense_layers_are_trained_saved_and_cut(roberta, kind, dim, tmp_path, sentence_transformers):

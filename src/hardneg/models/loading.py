@@ -16,14 +16,14 @@ from hardneg.arguments import checked
 from hardneg.config import read_preset
 from hardneg.data.tokens import special_around
 from hardneg.errors import InputError, SettingsError
-from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.bi_encoder import BiEncoder, width_of
 from hardneg.models.code import allow_code
 from hardneg.models.encoder_settings import OF_VECTORS, EncoderSettings, TitleJoin
 from hardneg.models.flat_transformer import is_causal
 from hardneg.models.heads import AnceHead, DenseHead
 from hardneg.models.pooling import Pooling
 from hardneg.models.pretrained import find_weights, locate, read_json_file, read_tensors, usable
-from hardneg.models.ranker_folder import is_classifier, is_marked, refuse_ranker
+from hardneg.models.ranker_folder import has_classifier, is_classifier, is_marked, labels_of, refuse_ranker
 from hardneg.models.source import ModelSource
 from hardneg.models.st_folder import MODULES, SentenceFolder, read_head, read_st_folder
 from hardneg.models.tower import KIND, Tower, read_tower
@@ -206,7 +206,7 @@ def _read_plain(folder: Path, source: ModelSource, recalled: Path | None) -> Par
     join: TitleJoin = "sep" if special_around(tower.tokenizer)[1] else "space"  # no token ends a text
     settings = EncoderSettings(pooling=pooling, title_join=join, query_length=length, passage_length=length)
     if not unused.issuperset(ANCE_WEIGHTS):
-        if is_classifier(folder):
+        if is_classifier(folder) or (labels_of(folder) is not None and has_classifier(unused)):
             raise refuse_ranker(folder)
         return Part(tower, settings, folder)
     tower.head = AnceHead(tower.width)
@@ -226,17 +226,26 @@ def _read_st(folder: Path, source: ModelSource, recalled: Path | None) -> Part:
     tower.head = read_head(said, tower.width, source)
     _check_case(tower, said, folder)
     normalize = said.normalize or said.similarity == "cosine"
-    if said.similarity in DISTANCES and not normalize:
+    width = width_of(tower)
+    dim = None if said.dim is None or said.dim > width else said.dim
+    whole = dim in (None, width)
+    if said.similarity in DISTANCES and not (normalize and whole):
         warn_once(
             log, folder, "%s declares %s as its similarity; here passages are ranked by products", said.similarity
         )
+    if said.similarity == "cosine" and not whole:
+        message = (
+            "%s declares cosine as its similarity and cuts its vectors to %d dimensions; here passages are ranked"
+            " by products of the cut vectors, which are not normalised again"
+        )
+        warn_once(log, folder, message, dim)
     return Part(
         tower,
         EncoderSettings(
             pooling=said.pooling,
             head=said.head,
             normalize=normalize,
-            dim=said.dim,
+            dim=dim,
             scale=NORMALIZED_SCALE if normalize else 1.0,
             query_prompt=said.query_prompt,
             passage_prompt=said.passage_prompt,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from hardneg.arguments import brief
 from hardneg.errors import InputError, SettingsError
 from hardneg.models.cross_encoder import KIND, Activation, RankerSettings
 from hardneg.models.pretrained import read_json_object
-from hardneg.models.st_folder import CONFIG, MODULES, TRANSFORMER_CONFIG, read_modules
+from hardneg.models.st_folder import CONFIG, MODULES, TRANSFORMER_CONFIG, pair_length, read_modules
 from hardneg.models.warned import warn_once
 from hardneg.storage.artifacts import MANIFEST, open_artifact, read_manifest
 
@@ -22,6 +22,7 @@ SETTINGS = "hardneg_ranker.json"  # settings that no other format has a place fo
 TASK = "sequence-classification"
 ONE_LABEL = "give a cross-encoder of one label, or train one"
 CLASSIFIER = "ForSequenceClassification"  # how the names of transformers' classes end
+OF_HEADS = ("classifier", "score", "classification_head")  # how the names of the weights of their heads begin
 ACTIVATIONS: dict[str, Activation] = {"Identity": "identity", "Sigmoid": "sigmoid"}
 FUNCTIONS = {
     "identity": "torch.nn.modules.linear.Identity",
@@ -30,7 +31,10 @@ FUNCTIONS = {
 
 
 class ManyLabels(SettingsError):
-    """A folder is of a classifier of several labels: no ranker, and no bi-encoder either."""
+    """A folder is of a classifier of several labels: no ranker, and no bi-encoder either.
+
+    A new ranker may begin with its transformer, as many begin with a model of natural language inference.
+    """
 
 
 @dataclass(frozen=True)
@@ -40,10 +44,12 @@ class RankerFolder:
     Attributes
     ----------
     transformer : where weights and tokenizer lie.
+    length : the most tokens of a pair; None: the tokenizer and the positions say it.
     settings : as this package saved them; None: it did not.
     """
 
     transformer: Path
+    length: int | None
     activation: Activation
     settings: RankerSettings | None
 
@@ -59,12 +65,26 @@ def is_marked(folder: Path) -> bool:
 
 def is_classifier(folder: Path) -> bool:
     """Whether a Hugging Face folder is of a sequence classifier with one label."""
+    return labels_of(folder) == 1
+
+
+def labels_of(folder: Path) -> int | None:
+    """The number of labels of a sequence classifier; None: the folder is of another model."""
     config = _json(folder / "config.json")
-    return _classifies(config) and _labels(config) == 1
+    return _labels(config) if _classifies(config) else None
+
+
+def has_classifier(weights: Iterable[str]) -> bool:
+    """Whether any of these names of weights is one of a classification head, as transformers calls it."""
+    return any(name.partition(".")[0] in OF_HEADS for name in weights)
 
 
 def refuse_ranker(folder: Path) -> SettingsError:
-    """The fault for a ranker that is given where a bi-encoder is needed."""
+    """The fault for a ranker, or another classifier, that is given where a bi-encoder is needed."""
+    labels = labels_of(transformer_of(folder))
+    if labels not in (None, 1):
+        what = f"this is a classifier of {labels} labels: its vectors were never trained to be compared"
+        return ManyLabels("IS_A_RANKER", what, "give a bi-encoder, or an encoder without such a head", path=folder)
     what = "this is a ranker, which scores pairs of texts: it makes no vectors"
     return SettingsError("IS_A_RANKER", what, "give a bi-encoder, or use it as a ranker", path=folder)
 
@@ -94,7 +114,8 @@ def read_ranker_folder(folder: Path) -> RankerFolder:
             "%s: CrossEncoder puts its default prompt %s before the texts; hardneg does not, so scores differ"
         )
         warn_once(log, folder, message, brief(prompt))
-    return RankerFolder(transformer, _activation(folder, config), _settings(folder))
+    length = pair_length(transformer, folder) if (folder / MODULES).is_file() else None
+    return RankerFolder(transformer, length, _activation(folder, config), _settings(folder))
 
 
 def default_prompt(config: Mapping[str, Any]) -> str:
@@ -107,7 +128,8 @@ def transformer_of(folder: Path) -> Path:
     """The folder of a bi-encoder's transformer, for a new ranker; with two towers that of the query tower."""
     if (folder / "query").is_dir() and not (folder / "config.json").is_file():
         folder = folder / "query"
-    return read_modules(folder)[0].folder if (folder / MODULES).is_file() else folder
+    modules = read_modules(folder) if (folder / MODULES).is_file() else []
+    return modules[0].folder if modules else folder
 
 
 def _transformer(folder: Path) -> Path:

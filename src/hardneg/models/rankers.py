@@ -24,12 +24,13 @@ from hardneg.models.ranker_folder import (
     SETTINGS,
     is_classifier,
     is_marked,
+    labels_of,
     read_ranker_folder,
     refuse_ranker,
     transformer_of,
 )
 from hardneg.models.source import ModelSource
-from hardneg.models.tower import TYPES, Tower, publish_model, read_tower
+from hardneg.models.tower import TYPES, UNTYPED, Tower, publish_model, read_tower
 from hardneg.process.progress import say
 from hardneg.storage.artifacts import Draft
 from hardneg.storage.disk import foreign
@@ -103,9 +104,14 @@ def open_ranker(source: ModelSource, **overrides: Any) -> CrossEncoder:
         tower.head = _stored_head(tower, said.transformer, source)
         _set_labels(tower)
         settings = said.settings or RankerSettings(
-            max_length=tower.longest, activation=said.activation, title_join="space"
+            max_length=min(said.length or tower.longest, tower.longest),
+            activation=said.activation,
+            title_join="space",
         )
-        return CrossEncoder(replace(settings, **overrides), tower).to(device).eval()
+        ranker = CrossEncoder(replace(settings, **overrides), tower).to(device).eval()
+        if said.settings is None:
+            _leave_types_out(ranker)
+        return ranker
 
 
 def new_ranker(
@@ -114,7 +120,8 @@ def new_ranker(
     """A ranker that begins with the transformer of a bi-encoder, or of any encoder, and a new head.
 
     A line for the user says so. From two towers the ranker takes that of the queries. A pooler that a BERT brings
-    is kept, as transformers keeps it; all other weights of the head are drawn from the seed.
+    is kept, as transformers keeps it; all other weights of the head are drawn from the seed. The head of a
+    classifier of several labels is left out, and the line says that, too.
 
     Parameters
     ----------
@@ -130,9 +137,11 @@ def new_ranker(
     device = source.device_here
     allow_code(*source.allow_code)
     found = locate(source.model, source)
-    if is_marked(found) or is_classifier(found):
-        raise refuse_ranker(found)
     folder = transformer_of(found)
+    labels = labels_of(folder)
+    several = labels not in (None, 1)
+    if is_classifier(found) or (is_marked(found) and not several):
+        raise refuse_ranker(found)
     with usable(folder):
         tower, _ = read_tower(folder, source)
         tower.head = head = PairHead(tower.transformer.config)
@@ -142,8 +151,20 @@ def new_ranker(
         settings = replace(RankerSettings(max_length=tower.longest), **overrides)
         ranker = CrossEncoder(settings, tower).to(device).eval()
         kept = " behind its own pooler" if pooler else ""
-        tell(f"ranker: {found.name} with a new head{kept}, drawn from seed {seed}: it must be trained")
+        left = f"; its own head of {labels} labels is left out" if several else ""
+        tell(f"ranker: {found.name} with a new head{kept}, drawn from seed {seed}: it must be trained{left}")
         return ranker
+
+
+def _leave_types_out(ranker: CrossEncoder) -> None:
+    """Read pairs of somebody's ranker without token types where its tokenizer gives none, as transformers does.
+
+    The general class of tokenizers gives none from transformers 5 on, whatever tokenizer.json says. The note in
+    the configuration is saved with the ranker and belongs to its identity, since scores differ.
+    """
+    tower = ranker.tower
+    if tower.takes_types and ranker.form.has_types and TYPES not in tower.pretrained_tokenizer.model_input_names:
+        setattr(tower.transformer.config, UNTYPED, True)
 
 
 def _stored_head(tower: Tower, folder: Path, source: ModelSource) -> PairHead:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,7 @@ class SentenceFolder:
     head: Head
     head_modules: tuple[Module, ...]  # Dense and LayerNorm (ance), or one or more Dense
     normalize: bool
-    dim: int | None  # the vector is cut to it
+    dim: int | None  # the vector is cut to it, by a Dense module or by truncate_dim
     query_length: int | None  # most tokens; None: the folder does not say
     passage_length: int | None
     lower_case: bool
@@ -97,8 +97,9 @@ def read_st_folder(folder: Path, source: ModelSource) -> SentenceFolder:
     if rest[dim is not None :]:
         raise _unsupported(_name_of(rest[0]), folder / MODULES)
     settings = _transformer_settings(modules[0].folder)
-    query_length, passage_length = _lengths(settings, folder)
-    prompts, similarity = _prompts(folder)
+    query_length, passage_length, _ = _lengths(settings, folder, "vectors")
+    told = _told(folder)
+    prompts, similarity = _prompts(told, folder), told.get("similarity_fn_name")
     named = [name for name, prompt in prompts.items() if prompt]
     given = any(value is not None for value in (source.prompts, source.query_prompt, source.passage_prompt))
     if named and not given and not {"query", *PASSAGE_PROMPTS} & {*named}:
@@ -113,7 +114,7 @@ def read_st_folder(folder: Path, source: ModelSource) -> SentenceFolder:
         head=head,
         head_modules=head_modules,
         normalize=normalize,
-        dim=dim,
+        dim=min((cut for cut in (dim, _truncation(told, folder)) if cut is not None), default=None),
         query_length=query_length,
         passage_length=passage_length,
         lower_case=bool(settings.get("do_lower_case")),
@@ -291,11 +292,17 @@ def _transformer_settings(folder: Path) -> dict[str, Any]:
     return next((read_json_object(file) for file in files if file.is_file()), {})
 
 
-def _lengths(settings: dict[str, Any], folder: Path) -> tuple[int | None, int | None]:
-    """The most tokens of a query and of a passage that the settings of a transformer say; None: they do not say.
+def pair_length(transformer: Path, folder: Path) -> int | None:
+    """The most tokens of a pair that the settings of a ``CrossEncoder``'s transformer say; None: they say none."""
+    return _lengths(_transformer_settings(transformer), folder, "scores")[2]
+
+
+def _lengths(settings: dict[str, Any], folder: Path, results: str) -> tuple[int | None, int | None, int | None]:
+    """The most tokens of a query, a passage and a pair that the settings of a transformer say; None: they do not.
 
     The first of these places counts, as in sentence-transformers 6: what its tokenizer is called with, the lengths
-    of the two kinds of text, what the tokenizer is loaded with, ``max_seq_length``.
+    of the two kinds of text, what the tokenizer is loaded with, ``max_seq_length``. ``results`` is what a warning
+    calls the results of the model.
     """
     loaded, called = _options(settings, LOADED), _options(settings, ("processing_kwargs",))
     texts = called.pop("text", None) or {}
@@ -306,9 +313,10 @@ def _lengths(settings: dict[str, Any], folder: Path) -> tuple[int | None, int | 
     if besides.get("truncation") is True:  # so it is here, too
         del besides["truncation"]
     if others := sorted(set(besides) - HARMLESS):
-        told = "%s sets %s of its transformer, which is not applied here, so its vectors may be other ones"
-        warn_once(log, folder, told, f"{', '.join(others):.80}")
-    return both or settings.get("query_length") or most, both or settings.get("document_length") or most
+        told = "%s sets %s of its transformer, which is not applied here, so its %s may be other ones"
+        warn_once(log, folder, told, f"{', '.join(others):.80}", results)
+    query, passage = (settings.get(f"{side}_length") for side in ("query", "document"))
+    return both or query or most, both or passage or most, both or most
 
 
 def _options(settings: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -317,11 +325,27 @@ def _options(settings: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {key: dict(value) if isinstance(value, dict) else value for key, value in found.items()}
 
 
-def _prompts(folder: Path) -> tuple[dict[str, str | None], str | None]:
+def _told(folder: Path) -> dict[str, Any]:
+    """What a directory says about the model as a whole."""
     file = folder / CONFIG
-    config = read_json_object(file) if file.is_file() else {}
-    prompts = config.get("prompts") or {}
+    return read_json_object(file) if file.is_file() else {}
+
+
+def _prompts(told: Mapping[str, Any], folder: Path) -> dict[str, str | None]:
+    prompts = told.get("prompts") or {}
     if not isinstance(prompts, dict) or not all(isinstance(one, str | None) for one in prompts.values()):
         what = f"prompts = {brief(prompts)} is not an object of texts"
-        raise InputError("BAD_MODEL", what, 'write them as in {"query": "query: "}', path=file)
-    return prompts, config.get("similarity_fn_name")
+        raise InputError("BAD_MODEL", what, 'write them as in {"query": "query: "}', path=folder / CONFIG)
+    return prompts
+
+
+def _truncation(told: Mapping[str, Any], folder: Path) -> int | None:
+    """The number of first dimensions that sentence-transformers keeps after all modules; None: all.
+
+    As here, it does not normalise the cut vectors again.
+    """
+    dim = told.get("truncate_dim")
+    if dim is not None and (not isinstance(dim, int) or isinstance(dim, bool) or dim < 1):
+        what = f"truncate_dim = {brief(dim)} is not a number of dimensions"
+        raise InputError("BAD_MODEL", what, "give a whole number above 0, or null", path=folder / CONFIG)
+    return dim

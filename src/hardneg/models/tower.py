@@ -54,6 +54,7 @@ M = TypeVar("M", bound=nn.Module)
 
 KIND = "model"  # of a published folder
 TYPES = "token_type_ids"  # transformers' name of token types
+UNTYPED = "hardneg_without_token_types"  # in a configuration: pairs are read without types, though it has them
 ALIGNMENT = 64  # bytes; where torch's memory begins
 FREQUENCIES = "inv_freq"  # how transformers' names of the buffers of rotary positions end
 
@@ -111,10 +112,12 @@ class Tower(nn.Module):
 
         The transformer and tokenizer.json decide, and the inputs that the tokenizer's settings name outright. The
         class of the tokenizer does not count: whether transformers' general class gives types out changed between
-        its versions.
+        its versions. It counts only for a ranker that was trained elsewhere, whose configuration then says so
+        (:data:`UNTYPED`) when it is loaded.
         """
+        config = self.transformer.config
         named = self.pretrained_tokenizer.init_kwargs.get("model_input_names") or [TYPES]
-        several = (getattr(self.transformer.config, "type_vocab_size", 0) or 0) > 1
+        several = (getattr(config, "type_vocab_size", 0) or 0) > 1 and not getattr(config, UNTYPED, False)
         return TYPES in named and several and TYPES in inspect.signature(self.transformer.forward).parameters
 
     def pooled(self, tokens: TokenBatch, pooling: Pooling) -> Tensor:
