@@ -57,10 +57,11 @@ def html_table(caption: str, columns: Columns, most: int = MOST) -> str:
 
 
 def p_text(p: float) -> str:
-    """A p value with three decimals, with four next to 0.05, so that its side is seen, or in exponent form."""
+    """A p value with three decimals, more where they would show 0.05 for another value, or in exponent form."""
     if p < 1e-3:
         return f"{p:.0e}"
-    return f"{p:.4f}" if f"{p:.3f}" == "0.050" else f"{p:.3f}"
+    shown = (f"{p:.{places}f}" for places in range(3, 10))
+    return next((text for text in shown if float(text) != 0.05), "0.05")
 
 
 def decimals(value: float) -> str:

@@ -92,7 +92,15 @@ def test_it_says_that_dev_chose_what_it_measures(tmp_path, kept, expected):
 
 
 def test_a_p_value_never_hides_on_which_side_of_the_limit_it_is(tmp_path):
-    for p, shown in ((0.0499, "0.0499"), (0.0502, "0.0502"), (0.049, "0.049"), (0.051, "0.051"), (2e-4, "2e-04")):
+    for p, shown in (
+        (0.0499, "0.0499"),
+        (0.0502, "0.0502"),
+        (0.04997, "0.04997"),
+        (0.05, "0.05"),
+        (0.049, "0.049"),
+        (0.051, "0.051"),
+        (2e-4, "2e-04"),
+    ):
         results = RESULTS | {"comparisons": [ROW | {"p": p}]}
         assert f", p {shown} (" in ending_text(results, tmp_path).splitlines()[0]
         assert f"p = {shown})" in verdict(results).sentence

@@ -169,6 +169,7 @@ def test_blank_passages_that_no_query_names_are_told_too(tmp_path):
         ("<p>Returns the number.</p>", "</p> and <p>"),
         ('see <a href="x.html">here', "<a>"),
         ("one<br/>two", "<br/>"),
+        ("<P>Upper <BR> case</P>", "</P>, <BR> and <P>"),
         ("if a &lt; b", "&lt;"),
         ("it&#39;s", "&#39;"),
         ("<div class='x'>text", "<div>"),

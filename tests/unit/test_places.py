@@ -98,6 +98,15 @@ def test_streams_of_the_system_are_known(place, tmp_path):
     assert kernel_folder(tmp_path / "o") is kernel_folder(Path("/dev/shm/run.trec")) is None
 
 
+def test_a_link_is_followed_before_the_way_goes_up(tmp_path, monkeypatch):
+    (tmp_path / "link").symlink_to("/dev/shm")
+    monkeypatch.chdir(tmp_path)
+    for place in ("link/../null", "link/../x.trec", "link/..", tmp_path / "link/../stdout"):
+        assert kernel_folder(Path(place)) == "/dev", place
+    for place in ("link/x.trec", "link", ".", "..", "x/../y"):
+        assert kernel_folder(Path(place)) is None, place
+
+
 def test_links_in_a_circle_end(tmp_path):
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
@@ -147,8 +156,22 @@ def test_no_file_of_a_model_is_written_over(tmp_path, name):
     with pytest.raises(SettingsError, match=r"EXISTS: this file is a part of .*model, and would be lost"):
         check_file(model / name, told=True)
     assert (model / name).read_text() == name
-    (model / "test.trec").touch()
-    check_file(model / "test.trec")  # one that no model has
+    for own in ("test.trec", "run.txt", "per_query.json", "notes.bin"):  # which no model has
+        (model / own).touch()
+        check_file(model / own)
+
+
+def test_a_damaged_manifest_of_a_run_is_made_again(world, tmp_path, hardneg):
+    run = tmp_path / "r.trec"
+    search = ("search", "--data", world.collection.path, "--bm25", "--k", 3, "--out", run)
+    assert hardneg(*search)[0] == 0
+    whole = sidecar_of(run).read_bytes()
+    for damaged in (whole.replace(b'"hits"', b'"hitz"'), whole[:-40], whole[len(whole) // 2 :], b""):
+        assert damaged != whole
+        sidecar_of(run).write_bytes(damaged)
+        status, _, err = hardneg(*search)
+        assert status == 0, err
+        assert sidecar_of(run).read_bytes() == whole
 
 
 # ---------------------------------------------------------------- inputs
@@ -227,6 +250,7 @@ def test_verify_goes_on_where_a_place_is_missing(world, tmp_path, hardneg):
         assert (status, err.count("\n"), report["whole"]) == (3, 1, False)
         assert [one["path"] for one in report["checked"]] == [str(run)]
         assert [(one["path"], one["code"]) for one in report["faults"]] == [(str(missing), "NOT_FOUND")]
+    assert "1 checked, none not whole; 1 not there, or nothing to verify\n" in hardneg("verify", missing, run)[1]
     run.write_text("")
     status, out, err = hardneg("verify", missing, run)
     assert (status, err.count("\n"), "1 checked, 1 not whole" in out) == (4, 2, True)
@@ -274,6 +298,8 @@ def test_mining_says_how_to_look_at_its_pool(world, tmp_path, hardneg):
     data, pool = world.collection.path, tmp_path / "pool"
     mine = ("mine", "--data", data, "--sources", "bm25", "--count", "3")
     assert hardneg(*mine, "--out", pool)[1].splitlines()[-1] == f"more: hardneg inspect {pool} --data {data}"
+    other = pool.with_name("a pool")
+    assert f"more: hardneg inspect '{other}' --data" in hardneg(*mine, "--out", other)[1]
     assert hardneg("inspect", pool, "--data", data)[0] == 0
     assert json.loads(hardneg(*mine, "--out", tmp_path / "second", "--json")[1])["pool"] == str(
         tmp_path / "second"

@@ -188,7 +188,7 @@ def test_foreign_directories_give_their_own_vectors(roberta, kind, legacy, tmp_p
     close(embed(encoder, "passage", tmp_path), theirs.encode(strings, prompt_name="passage"))
 
 
-CUT = "declares cosine as its similarity and cuts its vectors to 16 dimensions"
+CUT = "declares cosine as its similarity, and its vectors are cut to 16 dimensions"
 
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])
@@ -203,6 +203,11 @@ def test_vectors_are_truncated_as_a_directory_says(
     encoder = load_encoder(str(tmp_path / "theirs"))
     assert encoder.dim == 16
     assert (CUT in caplog.text) == (similarity == "cosine")
+    caplog.clear()
+    load_encoder(str(tmp_path / "theirs"), dim=None)
+    assert CUT not in caplog.text
+    load_encoder(str(tmp_path / "theirs"), dim=8)
+    assert (CUT.replace("16", "8") in caplog.text) == (similarity == "cosine")
     if similarity == "cosine" and ("Normalize", ()) not in DIRECTORIES[kind]:
         assert encoder.settings.normalize
         encoder = load_encoder(str(tmp_path / "theirs"), normalize=False)
@@ -233,7 +238,7 @@ def test_a_truncation_beyond_the_vectors_cuts_nothing(roberta, tmp_path, sentenc
     theirs = build(sentence_transformers, roberta, *DIRECTORIES["last, normalised"], truncate_dim=65)
     theirs.save(str(tmp_path / "model"))
     encoder = load_encoder(str(tmp_path / "model"))
-    assert (encoder.settings.dim, encoder.dim, "cuts its" in caplog.text) == (None, 64, False)
+    assert (encoder.settings.dim, encoder.dim, "are cut" in caplog.text) == (None, 64, False)
     close(embed(encoder, "query", tmp_path), theirs.encode(QUERIES))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 from hardneg.arguments import LARGEST, brief, checked
 from hardneg.config import nearest
 from hardneg.data.collection import Collection
-from hardneg.data.formats.folders import SIDECAR, is_manifest, is_model
+from hardneg.data.formats.folders import SIDECAR, is_model, was_manifest
 from hardneg.data.formats.tables import suffix_of
 from hardneg.data.formats.trec import Scored, sidecar_of
 from hardneg.data.importing import no_collection, open_data, would_read
@@ -47,7 +48,10 @@ from hardneg.storage.places import check_readable
 
 log = logging.getLogger(__name__)
 
-OF_A_MODEL = frozenset({".json", ".txt", ".model", ".safetensors", ".bin", ".onnx"})  # ends of a model's files
+OF_A_MODEL = re.compile(  # names of the files of a model
+    r".*\.(?:safetensors|onnx|model|h5)|.*model.*\.(?:bin|json)|merges\.txt|vocab\.(?:json|txt)"
+    r"|(?:.*config.*|modules|tokenizer|special_tokens_map|added_tokens|hardneg.*|router.*)\.json"
+)
 
 Data = str | Path | Collection
 Place = str | Path
@@ -357,8 +361,8 @@ def check_file(out: Path, reads: Iterable[object] = (), *, told: bool = False) -
 def check_sidecar(run: Path) -> None:
     """Refuse a run beside which a file of somebody else has the name of the run's manifest."""
     place = sidecar_of(run)
-    if os.path.lexists(place) and not is_manifest(place, "run"):
-        what = "a run's manifest would take the place of this file, which is damaged or not of hardneg"
+    if os.path.lexists(place) and not was_manifest(place, "run"):
+        what = "a run's manifest would take the place of this file, which is not of hardneg"
         raise SettingsError("EXISTS", what, "give the run another name, or remove this file", path=place)
 
 
@@ -416,7 +420,7 @@ def is_part(file: Path) -> bool:
 
 def is_of_model(file: Path) -> bool:
     """Whether a file belongs to a model in the form of transformers or sentence-transformers, by its name."""
-    if file.suffix not in OF_A_MODEL:
+    if OF_A_MODEL.fullmatch(file.name) is None:
         return False
     try:
         return is_model({path.name for path in file.parent.iterdir()})

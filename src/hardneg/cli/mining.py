@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -117,7 +118,8 @@ def mine(
     with group():
         pool = execute(data, model, out, **arguments)
         if is_leader():
-            more = f"\nmore: hardneg inspect {out} --data {data}"  # a pool holds no paths, so it needs --data
+            command = shlex.join(["hardneg", "inspect", str(out), "--data", str(data)])
+            more = f"\nmore: {command}"  # a pool holds no paths, so it needs --data
             show_result({"pool": str(out), **pool_stats(pool)}, as_json, lambda found: facts_table(found) + more)
 
 

@@ -306,7 +306,9 @@ def verification_text(report: Mapping[str, Any]) -> str:
     lines = [table(["kind", "files", "bytes", "", "place"], rows)]
     lines += [f"left over: {place}" for place in report["leftovers"]]
     broken = sum(not one["whole"] for one in report["checked"])
-    return "\n".join([*lines, f"{len(rows)} checked, {broken or 'none'} not whole"])
+    absent = len(report["faults"]) - broken
+    more = f"; {absent} not there, or nothing to verify" if absent else ""
+    return "\n".join([*lines, f"{len(rows)} checked, {broken or 'none'} not whole{more}"])
 
 
 def cleaning_text(report: Mapping[str, Any]) -> str:

@@ -49,7 +49,8 @@ NO_TEXT = hash_strings([""])[0]  # the key of a blank text
 TAGS = r"(?:p|div|span|li|ul|ol|table|tr|td|th|h[1-6]|strong|em|code|pre|blockquote|b|i|a)"
 HTML = re.compile(
     rf"</{TAGS}>|<[bh]r\s?/?>|<(?:{TAGS}|img)\s[\w-]+=[^<>]{{0,300}}>|(?<![\w<:])<{TAGS}>"
-    r"|&(?:lt|gt|amp|nbsp|quot|apos|mdash|ndash|hellip|#\d{2,5}|#[xX][0-9a-fA-F]{2,5});"
+    r"|&(?:lt|gt|amp|nbsp|quot|apos|mdash|ndash|hellip|#\d{2,5}|#[xX][0-9a-fA-F]{2,5});",
+    re.IGNORECASE,
 )
 
 

@@ -49,11 +49,12 @@ ANCE_WEIGHTS = {  # names in the released checkpoints of ANCE
 
 @dataclass(frozen=True)
 class Part:
-    """A tower, and the settings that its folder has."""
+    """A tower, the settings that its folder has, and the similarity that the folder declares, if any."""
 
     tower: Tower
     settings: EncoderSettings
     folder: Path
+    similarity: str | None = None
 
 
 @checked
@@ -147,6 +148,7 @@ class PretrainedModel:
         settings = self.settings(family=family, **overrides)
         for part in self.parts:
             _fit_head(part, settings)
+            _warn_of_similarity(part, settings)
         return BiEncoder(settings, *(part.tower for part in self.parts)).to(self.device).eval()
 
 
@@ -228,17 +230,6 @@ def _read_st(folder: Path, source: ModelSource, recalled: Path | None) -> Part:
     normalize = said.normalize or said.similarity == "cosine"
     width = width_of(tower)
     dim = None if said.dim is None or said.dim > width else said.dim
-    whole = dim in (None, width)
-    if said.similarity in DISTANCES and not (normalize and whole):
-        warn_once(
-            log, folder, "%s declares %s as its similarity; here passages are ranked by products", said.similarity
-        )
-    if said.similarity == "cosine" and not whole:
-        message = (
-            "%s declares cosine as its similarity and cuts its vectors to %d dimensions; here passages are ranked"
-            " by products of the cut vectors, which are not normalised again"
-        )
-        warn_once(log, folder, message, dim)
     return Part(
         tower,
         EncoderSettings(
@@ -254,7 +245,22 @@ def _read_st(folder: Path, source: ModelSource, recalled: Path | None) -> Part:
             title_join="space",
         ),
         folder,
+        said.similarity,
     )
+
+
+def _warn_of_similarity(part: Part, settings: EncoderSettings) -> None:
+    """Warn where products of the vectors rank passages otherwise than the similarity that the folder declares."""
+    whole = settings.dim in (None, width_of(part.tower))
+    if part.similarity in DISTANCES and not (settings.normalize and whole):
+        message = "%s declares %s as its similarity; here passages are ranked by products"
+        warn_once(log, part.folder, message, part.similarity)
+    if part.similarity == "cosine" and settings.normalize and not whole:
+        message = (
+            "%s declares cosine as its similarity, and its vectors are cut to %d dimensions; here passages are"
+            " ranked by products of the cut vectors, which are not normalised again"
+        )
+        warn_once(log, part.folder, message, settings.dim)
 
 
 def _saved_settings(folder: Path) -> EncoderSettings | None:

@@ -44,7 +44,7 @@ def check_no_stream(path: Path) -> None:
     """
     if path == DASH:
         what = "the output is -, which stands for no stream here"
-        raise SettingsError("BAD_SETTING", what, "give the path of a file or folder")
+        raise SettingsError("BAD_SETTING", what, "give the whole path of a file or folder")
     if (kernel := kernel_folder(path)) is not None:
         what = f"this leads into {kernel}, which holds devices and streams, and no files"
         raise ResourceError("NOT_WRITABLE", what, "give the path of a file or folder elsewhere", path=path)
@@ -55,14 +55,15 @@ def kernel_folder(path: Path) -> str | None:
 
     Each link is looked at by itself: /dev/stdout leads over /proc to the file that the shell writes stdout to.
     """
-    place = os.path.abspath(path)
+    place = os.path.join(os.getcwd(), path)  # as it is written: the kernel follows a link before it goes up by ..
     for _ in range(MOST_LINKS):
-        real = os.path.join(os.path.realpath(os.path.dirname(place)), os.path.basename(place))
-        if found := _kernel(place) or _kernel(real):
+        folder, name = os.path.split(place)
+        real = os.path.realpath(place) if name in ("", ".", "..") else os.path.join(os.path.realpath(folder), name)
+        if found := _kernel(os.path.normpath(place)) or _kernel(real):
             return found
         if not os.path.islink(real):
             return None
-        place = os.path.normpath(os.path.join(os.path.dirname(real), os.readlink(real)))
+        place = os.path.join(os.path.dirname(real), os.readlink(real))
     return None
 
 

@@ -18,6 +18,7 @@ from hardneg.storage.manifest import read_manifest_file
 WEIGHTS = (".safetensors", ".bin", ".onnx", ".safetensors.index.json")
 TOKENIZERS = frozenset({"tokenizer.json", "tokenizer_config.json", "vocab.txt"})
 SIDECAR = ".manifest.json"
+MOST_LOOKED_AT = 1 << 16  # bytes of a file that may be a damaged manifest
 
 
 def find_file(folder: Path, *names: str) -> Path:
@@ -60,6 +61,19 @@ def is_manifest(path: Path, kind: str | None = None) -> bool:
         return read_manifest_file(path).kind == (kind or read_manifest_file(path).kind)
     except (HardnegError, OSError):
         return False
+
+
+def was_manifest(path: Path, kind: str) -> bool:
+    """Whether a file is a manifest of this kind or what is left of a damaged one, so that it may be made again."""
+    try:
+        data = path.read_bytes()[:MOST_LOOKED_AT]
+    except OSError:
+        return False
+    marks = (
+        rb'"kind"\s*:\s*"%s"' % kind.encode(),
+        rb'"format_version"[^\0]*"(?:files|inputs)"|"files"[^\0]*"sha256"',
+    )
+    return not data or any(re.search(mark, data) for mark in marks)
 
 
 def sidecar_of(path: Path) -> Path:
