@@ -104,11 +104,13 @@ def content_of(path):
 
 def damaged(folder):
     """The faults of artefacts that are published but not whole."""
-    places = [folder / place for place in ("out", "cache") if (folder / place).exists()]
-    try:
-        return [str(fault) for fault in verify_places(places)[1]] if places else []
-    except hardneg.HardnegError as fault:
-        return [] if fault.code == "NO_MANIFEST" else [str(fault)]
+    found = []
+    for place in (folder / "out", folder / "cache"):
+        try:
+            found += verify_places([place])[1] if place.exists() else []
+        except hardneg.HardnegError as fault:  # a folder that was begun may have nothing yet
+            found += [] if fault.code == "NO_MANIFEST" else [fault]
+    return [str(fault) for fault in found]
 
 
 # ---------------------------------------------------------------- what is wrong
