@@ -69,6 +69,12 @@ def test_pages_hold_no_riddles(page):
     assert riddles_in(page.read_text("utf-8")) == []
 
 
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_hold_no_marks_of_a_merge(page):
+    marks = re.findall(r"^(?:<{7} .*|={7}|>{7} .*)$", page.read_text(), re.MULTILINE)
+    assert not marks
+
+
 @pytest.mark.parametrize(
     ("docstring", "fault"),
     [
