@@ -156,7 +156,7 @@ def test_no_file_of_a_model_is_written_over(tmp_path, name):
     with pytest.raises(SettingsError, match=r"EXISTS: this file is a part of .*model, and would be lost"):
         check_file(model / name, told=True)
     assert (model / name).read_text() == name
-    for own in ("test.trec", "run.txt", "per_query.json", "notes.bin"):  # which no model has
+    for own in ("test.trec", "run.txt", "per_query.json", "hardneg-run.json", "notes.bin"):  # which no model has
         (model / own).touch()
         check_file(model / own)
 

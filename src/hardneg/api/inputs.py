@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 OF_A_MODEL = re.compile(  # names of the files of a model
     r".*\.(?:safetensors|onnx|model|h5)|.*model.*\.(?:bin|json)|merges\.txt|vocab\.(?:json|txt)"
-    r"|(?:.*config.*|modules|tokenizer|special_tokens_map|added_tokens|hardneg.*|router.*)\.json"
+    r"|(?:.*config.*|modules|tokenizer|special_tokens_map|added_tokens|hardneg(?:_ranker)?|router.*)\.json"
 )
 
 Data = str | Path | Collection

@@ -67,7 +67,7 @@ class Kind:
             return fault
         named = ", ".join(map(str, sorted(self.lines)))
         named += ", …" if len(self.lines) == SHOWN and self.count > SHOWN else ""
-        word = "line" if len(self.lines) == self.count == 1 or named.isdigit() else "lines"
+        word = "line" if named.isdigit() else "lines"
         more = f"{self.count:,} such faults" + (f", {word} {named}" if self.lines else "")
         what = f"{fault.what} ({more})"
         return InputError(fault.code, what, fault.fix, path=fault.path, line=fault.line)
