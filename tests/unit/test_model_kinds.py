@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers
 
+from hardneg.errors import SettingsError
 from hardneg.models.flat_transformer import FAMILIES, can_pack
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
@@ -196,6 +197,50 @@ def test_what_a_folder_sets_of_its_transformer_and_is_not_applied_is_told(publis
     file.write_text(json.dumps(json.loads(file.read_text()) | more))
     load_encoder(str(place))
     assert "published sets is_causal of its transformer, which is not applied here" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "told"),
+    [
+        ("config_sentence_transformers.json", {"whiten": True}, "sets whiten of the model"),
+        ("config_sentence_transformers.json", {"model_type": "SentenceTransformer", "whiten": False}, None),
+        ("1_Pooling/config.json", {"skip_tokens": 1}, "sets skip_tokens of its pooling"),
+        (
+            "sentence_bert_config.json",
+            {"transformer_task": "fill-mask"},
+            "sets transformer_task of its transformer",
+        ),
+        ("sentence_bert_config.json", {"transformer_task": "feature-extraction", "unpad_inputs": True}, None),
+        ("sentence_bert_config.json", {"model_args": {"torch_dtype": "float16"}}, None),
+        ("sentence_bert_config.json", {"model_args": {"num_layers": 1}}, "sets num_layers of its transformer"),
+        (
+            "sentence_bert_config.json",
+            {"modality_config": {"text": {"method": "forward", "method_output_name": "pooler_output"}}},
+            "sets modality_config of its transformer",
+        ),
+    ],
+)
+def test_a_setting_that_is_not_read_is_told(published, caplog, name, more, told):
+    place, _ = published(16, "dot")
+    file = place / name
+    file.write_text(json.dumps(json.loads(file.read_text()) | more))
+    load_encoder(str(place))
+    if told is None:
+        assert "not applied here" not in caplog.text
+    else:
+        assert f"published {told}, which is not applied here, so its vectors may be other ones" in caplog.text
+
+
+def test_a_normalisation_of_other_vectors_is_refused(published):
+    place, _ = published(16, "dot")
+    modules = json.loads((place / "modules.json").read_text())
+    kind = modules[1]["type"].rsplit(".", 2)[0] + ".normalize.Normalize"
+    (place / "modules.json").write_text(json.dumps([*modules, {"idx": 2, "name": "2", "path": "2", "type": kind}]))
+    (place / "2").mkdir()
+    assert load_encoder(str(place)).settings.normalize
+    (place / "2" / "config.json").write_text(json.dumps({"module_input_name": "token_embeddings"}))
+    with pytest.raises(SettingsError, match=r"Normalize \(token_embeddings\) is not supported"):
+        load_encoder(str(place))
 
 
 def test_rotary_angles_are_exact_in_bfloat16(bert, tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,30 @@ LEGACY_POOLING = {
 MEAN = LEGACY_POOLING["mean"]
 LOADED = ("tokenizer_args", "processor_kwargs")  # the old and the new name of what a tokenizer is loaded with
 CONFIGURED = ("config_args", "config_kwargs")
+BUILT = ("model_args", "model_kwargs")
 HARMLESS = {"trust_remote_code", "revision", "token", "cache_dir", "local_files_only", "use_fast", "padding"}
+HARMLESS_OF_MODEL = {"torch_dtype", "dtype", "attn_implementation", "add_pooling_layer", "device_map"}
+HARMLESS_OF_MODEL |= {"low_cpu_mem_usage", "use_safetensors", "unpad_inputs"}
+
+# What is read of each file, or changes no vector. A warning names anything else: a later version may know more.
+READ = {
+    "prompts",
+    "default_prompt_name",
+    "similarity_fn_name",
+    "truncate_dim",
+    "model_type",
+    "__version__",
+    "requirements",
+}
+READ_OF_TRANSFORMER = {*LOADED, *CONFIGURED, *BUILT, "processing_kwargs", "max_seq_length", "do_lower_case"}
+READ_OF_TRANSFORMER |= {"query_length", "document_length", "query_expansion", "modality_config", "unpad_inputs"}
+READ_OF_POOLING = {"pooling_mode", "include_prompt", "embedding_dimension", "word_embedding_dimension"}
+READ_OF_POOLING |= {*LEGACY_POOLING.values()}
+USUAL = {"transformer_task": ("feature-extraction", "sequence-classification")}
+USUAL |= {
+    "module_output_name": ("token_embeddings", "scores"),
+    "method_output_name": ("last_hidden_state", "logits"),
+}
 SENTENCE = "sentence_embedding"  # what modules after pooling read and write
 PASSAGE_PROMPTS = ("document", "passage", "corpus")
 
@@ -91,7 +114,7 @@ def read_st_folder(folder: Path, source: ModelSource) -> SentenceFolder:
     if kinds[:2] != ["Transformer", "Pooling"]:
         raise _unsupported(" → ".join(kinds) or "no modules", folder / MODULES)
     head, head_modules, rest = _head(modules[2:], source)
-    normalize = bool(rest) and rest[0].kind == "Normalize"
+    normalize = bool(rest) and rest[0].kind == "Normalize" and not _other_vectors(rest[0])
     rest = rest[normalize:]
     dim = _cut(rest[0], source) if [module.kind for module in rest] == ["Dense"] else None
     if rest[dim is not None :]:
@@ -99,6 +122,9 @@ def read_st_folder(folder: Path, source: ModelSource) -> SentenceFolder:
     settings = _transformer_settings(modules[0].folder)
     query_length, passage_length, _ = _lengths(settings, folder, "vectors")
     told = _told(folder)
+    _tell_unread(folder, "the model", [key for key in told if key not in READ and told[key]])
+    pooling = modules[1].config
+    _tell_unread(folder, "its pooling", [key for key in pooling if key not in READ_OF_POOLING and pooling[key]])
     prompts, similarity = _prompts(told, folder), told.get("similarity_fn_name")
     named = [name for name, prompt in prompts.items() if prompt]
     given = any(value is not None for value in (source.prompts, source.query_prompt, source.passage_prompt))
@@ -267,9 +293,9 @@ def _check_dense(dense: Module) -> None:
         raise _unsupported(_name_of(dense), dense.folder)
 
 
-def _other_vectors(dense: Module) -> list[str]:
-    """The names of what a layer reads or writes, where it is not the vector of the text."""
-    named = (dense.config.get(f"module_{way}_name") for way in ("input", "output"))
+def _other_vectors(module: Module) -> list[str]:
+    """The names of what a module reads or writes, where it is not the vector of the text."""
+    named = (module.config.get(f"module_{way}_name") for way in ("input", "output"))
     return [str(name) for name in named if name not in (None, SENTENCE)]
 
 
@@ -281,7 +307,8 @@ def _activation(dense: Module) -> str:
 def _name_of(module: Module) -> str:
     """The name of a module, and what is special about it."""
     if module.kind != "Dense":
-        return module.kind
+        others = ", ".join(_other_vectors(module)) if module.kind == "Normalize" else ""
+        return f"{module.kind} ({others})" if others else module.kind
     residual = ["use_residual"] * bool(module.config.get("use_residual"))
     return f"Dense ({', '.join([_activation(module), *residual, *_other_vectors(module)])})"
 
@@ -308,15 +335,35 @@ def _lengths(settings: dict[str, Any], folder: Path, results: str) -> tuple[int 
     texts = called.pop("text", None) or {}
     both = texts.pop("max_length", None)
     most = loaded.pop("model_max_length", None) or settings.get("max_seq_length")
-    besides = {**_options(settings, CONFIGURED), **loaded, **called, **texts}
-    besides |= {"query_expansion": True} if settings.get("query_expansion") else {}
+    besides = {**_options(settings, CONFIGURED), **_options(settings, BUILT), **loaded, **called, **texts}
     if besides.get("truncation") is True:  # so it is here, too
         del besides["truncation"]
-    if others := sorted(set(besides) - HARMLESS):
-        told = "%s sets %s of its transformer, which is not applied here, so its %s may be other ones"
-        warn_once(log, folder, told, f"{', '.join(others):.80}", results)
+    others = {*besides} - HARMLESS - HARMLESS_OF_MODEL
+    others |= {key for key in settings if key not in READ_OF_TRANSFORMER and _is_unusual(settings, key)}
+    others |= {key for key in ("query_expansion",) if settings.get(key)}
+    others |= {"modality_config"} if _is_unusual(_text_of(settings), "method_output_name") else set()
+    _tell_unread(folder, "its transformer", others, results)
     query, passage = (settings.get(f"{side}_length") for side in ("query", "document"))
     return both or query or most, both or passage or most, both or most
+
+
+def _is_unusual(settings: Mapping[str, Any], key: str) -> bool:
+    """Whether a setting says anything but what every model of texts does."""
+    return bool(settings.get(key)) and settings[key] not in USUAL.get(key, ())
+
+
+def _text_of(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What ``modality_config`` says about texts; {} if nothing."""
+    kinds = settings.get("modality_config")
+    text = kinds.get("text") if isinstance(kinds, dict) else None
+    return text if isinstance(text, dict) else {}
+
+
+def _tell_unread(folder: Path, part: str, names: Collection[str], results: str = "vectors") -> None:
+    """Warn of settings of a directory that are not applied here; ``results`` are the results of the model."""
+    if names:
+        told = "%s sets %s of %s, which is not applied here, so its %s may be other ones"
+        warn_once(log, folder, told, f"{', '.join(sorted(names)):.80}", part, results)
 
 
 def _options(settings: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
