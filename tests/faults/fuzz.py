@@ -43,6 +43,7 @@ from formats.samples import (
     PASSAGES,
     QA,
     SETTINGS,
+    TABLES,
     TEVATRON,
     TEVATRON_INLINE,
     TOPICS,
@@ -150,6 +151,13 @@ check_documents = partial(
     check_columns, "msmarco-docs.tsv", r"^msmarco-doc\w+-queries\.tsv", r"^msmarco-doc\w+-qrels\.tsv"
 )
 check_topics = partial(check_columns, "corpus.jsonl", r"^topics\.[\w.-]+\.tsv", r"^qrels\.[\w.-]+\.txt")
+
+
+def check_tables(collection, folder):
+    """Check a folder of three tables, which may have been renamed."""
+    passages = split_files(folder, r"(?i)^(?:é )?passages\.jsonl")[0]
+    patterns = r"(?i)^(?:é )?queries\.tsv", r"(?i)^(?:é )?qrels\.[\w.-]+\.tsv"
+    check_columns(passages.name, *patterns, collection, folder)
 
 
 def check_contents(what, kept, found, reported):
@@ -413,6 +421,7 @@ FORMATS = (
     source("tevatron", "tevatron", TEVATRON, check_tevatron, 6),
     source("tevatron-inline", "tevatron", TEVATRON_INLINE, check_tevatron_inline, 5),
     source("topics", "trec", TOPICS, check_topics, 6),
+    source("tables", "tables", TABLES, check_tables, 6),
     Format("trec", files(TREC), read_trec, 13),
     Format("settings", files(SETTINGS), read_settings, 8),
     Format("collection", make_collection, read_collection, 2),

@@ -105,6 +105,11 @@ TOPICS = {
     "topics.dev.tsv": "".join(f"{id_}\t{text}\n" for id_, text in QUERIES),
     "qrels.dev.txt": "# judged by nobody\n" + QRELS,
 }
+TABLES = {
+    "passages.jsonl": objects(*({"id": id_, "title": title, "text": text} for id_, title, text in PASSAGES)),
+    "queries.tsv": "".join(f"{id_}\t{text}\n" for id_, text in QUERIES),
+    "qrels.dev.tsv": QRELS.replace(" 0 ", " ").replace(" ", "\t"),
+}
 RUN = "".join(f"q{q} Q0 p{p} {p + 1} {9.5 - p} hardneg\n" for q in range(3) for p in range(4))
 TREC = {
     "run.trec": RUN,

@@ -282,7 +282,7 @@ def test_queries_without_a_corpus_are_no_corpus(tmp_path):
     (tmp_path / "in" / "qrels").mkdir()
     message = fault(tmp_path / "in", tmp_path)
     assert "UNKNOWN_FORMAT" in message
-    assert "the nearest is beir, which also needs corpus.jsonl; add it" in message
+    assert "queries and judgements need passages (passages.tsv) beside them; add what is missing" in message
 
 
 @pytest.mark.parametrize("blank", [",", '"",""', "", ", "])

@@ -14,11 +14,24 @@ from typing import NoReturn
 from hardneg.arguments import checked
 from hardneg.data.checks import OnDuplicate, Rules
 from hardneg.data.collection import KIND, Collection, cached_place, publish_source
-from hardneg.data.formats import beir, dpr, hub, irds, msmarco, pairs, pydocs, qa, tevatron, trec_folder
+from hardneg.data.formats import (
+    beir,
+    dpr,
+    hub,
+    irds,
+    msmarco,
+    pairs,
+    pydocs,
+    qa,
+    tevatron,
+    three_tables,
+    trec_folder,
+)
 from hardneg.data.formats.columns import any_pair_columns, corpus_columns, unknown_columns
 from hardneg.data.formats.folders import has_split, is_model
 from hardneg.data.formats.lines import PACKED, UNPACK, packed
 from hardneg.data.formats.tables import SUFFIXES, columns_of, suffix_of
+from hardneg.data.formats.three_tables import KINDS, SHOWN, has_three_tables, kind_of
 from hardneg.data.languages import language_named
 from hardneg.data.record_source import Source
 from hardneg.errors import ArtifactError, HardnegError, InputError, SettingsError
@@ -43,6 +56,7 @@ FOLDERS: Mapping[str, Callable[[Path], Source]] = {
     "dpr": dpr.records,
     "tevatron": tevatron.records,
     "trec": trec_folder.records,
+    "tables": three_tables.records,
     "pairs": pairs.records,
     "sentence-transformers": pairs.records,
     "flagembedding": pairs.records,
@@ -62,13 +76,15 @@ SIGNS: Sequence[tuple[str, tuple[set[str], str]]] = (
     ("dpr", ({dpr.PASSAGES}, ".*")),
     ("dpr", (set(), r".*[-_.](train|dev|test)[-_.]qrels\.jsonl?")),
     ("msmarco", ({msmarco.DOCUMENTS}, ".*")),
-    ("trec", (set(), r"topics\..*")),
+    ("trec", ({"corpus.tsv"}, r"topics\..*")),
+    ("trec", ({"collection.tsv"}, r"topics\..*")),
+    ("trec", ({"corpus.jsonl"}, r"topics\..*")),
     ("msmarco", ({"corpus.tsv"}, r".*\.query\.txt|queries\..*\.tsv")),
     ("msmarco", ({"collection.tsv"}, r".*\.query\.txt|queries\..*\.tsv")),
-    ("qa", ({"corpus.tsv"}, r".*\.jsonl")),
+    ("qa", ({"corpus.tsv"}, r"(?!queries\.).*\.jsonl")),
 )
-# The patterns of files with the queries or judgements of a split. `would_read` asks the modules of pairs, corpus
-# and beir themselves.
+# The patterns of files with the queries or judgements of a split. `would_read` asks the modules of the other
+# formats themselves.
 SPLITS: Mapping[str, Sequence[str]] = {
     "dpr": dpr.QUESTIONS,
     "msmarco": (*msmarco.QUERIES, *msmarco.QRELS),
@@ -87,37 +103,6 @@ LATER_FIELDS: Mapping[str, Set[str]] = {"tevatron": {*tevatron.QUERY_TEXTS}, "dp
 CONVENTIONAL = re.compile(
     r"(?:queries|corpus|collection|topics|qrels|psgs_w100|msmarco-docs)(?![a-z0-9]).*|.*\.query\.txt"
 )
-# Names of files of passages, and of files with the judgements of one split or of all.
-TEXTS = r"(?:corpus|collection|passages|documents|docs)"
-JUDGED = r"qrels?(?:[._-].+)?\.(?:tsv|txt|csv|jsonl?)|.+[._-]qrels?\.(?:tsv|txt|csv)"
-# The files of each convention that `SIGNS` tells: the name that a message shows, the pattern of real names, and
-# the pattern of names that say the same and are not read so. Of formats that fit alike, the first one is named.
-PARTS: Mapping[str, Sequence[tuple[str, str, str]]] = {
-    "beir": [
-        ("corpus.jsonl", r"corpus\.jsonl", rf"{TEXTS}\.(?:jsonl?|ndjson)"),
-        ("queries.jsonl", r"queries\.jsonl", r"(?:queries|topics)\.(?:json|ndjson|tsv|csv|txt)"),
-        ("qrels/<split>.tsv", "qrels", JUDGED),
-    ],
-    "msmarco": [
-        ("corpus.tsv", r"(?:corpus|collection)\.tsv", rf"{TEXTS}\.(?:tsv|txt)"),
-        ("<split>.query.txt", r".*\.query\.txt|queries\..*\.tsv", r"queries\.(?:tsv|txt)"),
-    ],
-    "trec": [
-        ("topics.<split>.tsv", r"topics.*", r"queries\.(?:tsv|txt)"),
-        ("qrels.<split>.txt", r"qrels\..+\.(?:txt|tsv)|qrels\.txt", JUDGED),
-        ("corpus.tsv", r"(?:corpus|collection)\.tsv", rf"{TEXTS}\.(?:tsv|txt|jsonl)"),
-    ],
-    "qa": [
-        ("corpus.tsv", r"corpus\.tsv", rf"{TEXTS}\.tsv"),
-        ("<split>.jsonl", rf"(?!queries\.|{TEXTS}\.).*\.jsonl", r"queries\.jsonl"),
-    ],
-    "dpr": [
-        (dpr.PASSAGES, re.escape(dpr.PASSAGES), r"psgs.*\.tsv"),
-        ("<split>.json", rf"(?!queries\.|{TEXTS}\.).*\.json", r"queries\.json"),
-    ],
-}
-# The columns of BEIR, which a folder is told that is nearest to it.
-FIELDS_OF_BEIR = "corpus: _id, text, maybe title; queries: _id, text; qrels: query-id, corpus-id, score"
 
 
 @checked
@@ -213,7 +198,7 @@ def detect(data: str) -> str:
     if found := by_names(names, SIGNS):
         return found
     files = pairs.table_files(place)
-    if found := of_columns(files) or by_later_signs(names, files):
+    if found := of_columns(files) or ("tables" if has_three_tables(place) else by_later_signs(names, files)):
         return found
     here = [path for path in files if path.parent == place]
     strange = {path: columns for path in here if (columns := readable_columns(path))}
@@ -230,6 +215,8 @@ def would_read(place: Path, file: Path) -> bool:
         return False
     if format in ("pairs", "corpus"):
         return pairs.would_read(place, file)
+    if format == "tables":
+        return three_tables.would_read(place, file)
     if format == "beir":
         return file.parent == place / "qrels" and has_split(file, beir.SPLITS)
     return file.parent == place and has_split(file, *SPLITS[format])
@@ -320,34 +307,21 @@ def unknown_file(path: Path) -> NoReturn:
 
 
 def unknown_folder(folder: Path, names: Set[str]) -> InputError:
-    """The fault of a folder that fits no convention; it names the nearest one and what that lacks."""
+    """The fault of a folder that fits no convention; it says which kinds of tables are missing."""
     there = ", ".join(sorted(names)[:8]) + (", …" if len(names) > 8 else "")
     what = f"the files here fit no known format ({there or 'there are none'})"
     unread = [name for name in sorted(names) if name.lower().endswith(PACKED)]
     if tables := [name for name in unread if suffix_of(Path(name).with_suffix("")) or unread == [*names]]:
         what = f"{what}, and {tables[0]} is packed in a way that is not read"
         return InputError("UNKNOWN_FORMAT", what, UNPACK, path=folder)
-    found = {format: [part_found(names, *part) for part in parts] for format, parts in PARTS.items()}
-    nearest = max(PARTS, key=lambda format: sum(share for share, _ in found[format]) / len(PARTS[format]))
-    if not any(share for share, _ in found[nearest]):
+    kinds = {kind for name in names if (kind := kind_of(folder / name, folder))}
+    if not kinds:
         fix = f"name one of {', '.join(FORMATS)}, or give a file with the columns query and positive"
         return InputError("UNKNOWN_FORMAT", what, fix, path=folder)
-    lacks = ", ".join(gap for _, gap in found[nearest] if gap)
-    near = f"the nearest is {nearest}, which also needs {lacks}"
-    fix = f"add it, or name one of {', '.join(FORMATS)}"
-    if "in place of" in lacks:
-        of_beir = f" with its columns ({FIELDS_OF_BEIR})" if nearest == "beir" else ""
-        fix = f"write these files{of_beir}, or name one of {', '.join(FORMATS)}"
-    return InputError("UNKNOWN_FORMAT", f"{what}; {near}", fix, path=folder)
-
-
-def part_found(names: Set[str], shown: str, pattern: str, instead: str) -> tuple[float, str]:
-    """How far a file of a convention is there (1, 0.5 or 0), and what a message says is lacking, if anything."""
-    if any(re.fullmatch(pattern, name) for name in names):
-        return 1, ""
-    if like := sorted(name for name in names if re.fullmatch(instead, name)):
-        return 0.5, f"{shown} in place of {like[0]}"
-    return 0, shown
+    lacks = " and ".join(f"{kind} ({SHOWN[kind]})" for kind in KINDS if kind not in kinds)
+    near = f"; {' and '.join(kind for kind in KINDS if kind in kinds)} need {lacks} beside them"
+    fix = f"add what is missing, or name one of {', '.join(FORMATS)}"
+    return InputError("UNKNOWN_FORMAT", what + near * bool(lacks), fix, path=folder)
 
 
 def unknown_format(name: str) -> SettingsError:

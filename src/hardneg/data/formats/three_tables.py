@@ -1,0 +1,261 @@
+"""A folder of three kinds of tables, told by the words in their names: passages, queries and judgements.
+
+Passages are in ``corpus``, ``collection``, ``passages``, ``documents`` or ``docs``; queries in ``queries``,
+``query``, ``questions`` or ``topics``; judgements in ``qrels``, ``qrel``, ``judgements`` or ``judgments``. The
+word stands in the name of the file (``dev-qrels.csv``), or in that of its folder (``qrels/dev.tsv``). Each kind
+may be any table: JSON, JSON Lines, CSV, TSV, Parquet or Arrow with named columns, or lines with tabs and no
+header. The split is the word train, dev, validation, valid, val or test in the name of a file of judgements, else
+train.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+from hardneg.data.formats.columns import (
+    POSITIVE_IDS,
+    TEXTS,
+    Table,
+    corpus_columns,
+    corpus_passages,
+    grade_in,
+    ids_in,
+)
+from hardneg.data.formats.contexts import Place
+from hardneg.data.formats.faults import Unread
+from hardneg.data.formats.folders import distinct_queries, find_file, is_file, tab_rows, trec_judgements
+from hardneg.data.formats.lines import Fields, empty_file, id_of, read_lines, text_of
+from hardneg.data.formats.pairs import (
+    CORPORA,
+    columns_within,
+    headless,
+    is_hidden,
+    own_folders,
+    split_of,
+    table_files,
+    tell_own,
+)
+from hardneg.data.formats.tables import TSV, columns_of, read_rows, suffix_of
+from hardneg.data.record_source import JudgementRecord, QueryRecord, Source, file_digests
+from hardneg.errors import InputError
+
+# The words that tell a kind. A later kind goes before: ``qrels-of-queries.tsv`` holds judgements.
+KINDS: Mapping[str, frozenset[str]] = {
+    "passages": CORPORA,
+    "queries": frozenset({"queries", "query", "questions", "topics"}),
+    "judgements": frozenset({"qrels", "qrel", "judgements", "judgments"}),
+}
+SHOWN = {"passages": "passages.tsv", "queries": "queries.tsv", "judgements": "qrels.tsv"}
+PLAIN = ".txt"  # lines with tabs, or TREC's judgements
+# The names of columns, in lower case and with _ in place of - and blanks.
+QUERY_IDS = ("query_id", "qid", "question_id", "topic_id", "id", "_id")
+QUERY_TEXTS = ("text", "query", "question", "query_text")
+JUDGED_QUERIES = (*QUERY_IDS[:4], "query", "topic")
+JUDGED_PASSAGES = (*POSITIVE_IDS, "docno", "document", "doc", "passage")
+GRADES = ("score", "label", "relevance", "grade", "rel")
+
+
+class Columns(NamedTuple):
+    """The two columns of a table that must be there, and the column of grades, if there is one."""
+
+    first: str
+    second: str
+    grade: str | None = None
+
+
+def records(place: Path) -> Source:
+    """The collection in a folder of three kinds of tables.
+
+    Raises
+    ------
+    InputError : a kind is missing, or a file has columns that are not known.
+    """
+    found = tables_by_kind(place)
+    for kind, files in found.items():
+        if not files:
+            what = f"no file of {kind} here"
+            raise InputError("NOT_FOUND", what, f"add it, such as {SHOWN[kind]}", path=place)
+    tell_own(place)
+    passages = [_passages(path) for path in found["passages"]]
+    queries = {path: _query_columns(path) for path in found["queries"]}
+    judged = {path: _judged_columns(path) for path in found["judgements"]}
+    ignored: Counter[str] = Counter()
+    return Source(
+        "tables",
+        lambda: corpus_passages(passages, ignored),
+        lambda: distinct_queries(_queries(path, columns, ignored) for path, columns in queries.items()),
+        lambda: chain.from_iterable(
+            _judgements(path, columns, split_of(path, place), ignored) for path, columns in judged.items()
+        ),
+        file_digests(place, [path for files in found.values() for path in files]),
+        ignored,
+    )
+
+
+def has_three_tables(place: Path) -> bool:
+    """Whether a folder has files of all three kinds."""
+    return all(tables_by_kind(place).values())
+
+
+def tables_by_kind(place: Path) -> dict[str, list[Path]]:
+    """The tables of a folder, one level deep, by kind and in order of name.
+
+    Raises
+    ------
+    InputError : a table is there plain and as ``.gz``, or packed in a way that is not read.
+    """
+    own = own_folders(place)
+    lines = {path for pattern in ("*", "*/*") for path in place.glob(pattern) if _is_plain(path)}
+    lines = {path for path in lines if path.parent not in own and not is_hidden(path, place) and is_file(path)}
+    found: dict[str, list[Path]] = {kind: [] for kind in KINDS}
+    for path in sorted({*table_files(place), *lines}):
+        if kind := kind_of(path, place):
+            found[kind].append(find_file(path.parent, path.name.removesuffix(".gz")))
+    return found
+
+
+def kind_of(path: Path, place: Path) -> str | None:
+    """The kind of a table, by the words in its name or else in that of its folder below ``place``; None: none."""
+    for name in (path.name, *([] if path.parent == place else [path.parent.name])):
+        words = {*re.split(r"[^a-z0-9]+", name.lower())}
+        if found := [kind for kind, telling in KINDS.items() if words & telling]:
+            return found[-1]
+    return None
+
+
+def would_read(place: Path, path: Path) -> bool:
+    """Whether a new file at ``path`` would be one of the tables of a folder."""
+    read = bool(suffix_of(path)) or _is_plain(path)
+    return read and not is_hidden(path, place) and kind_of(path, place) is not None
+
+
+def _is_plain(path: Path) -> bool:
+    return path.name.removesuffix(".gz").endswith(PLAIN)
+
+
+# ---------------------------------------------------------------- the three kinds
+
+
+def _passages(path: Path) -> Table:
+    """The table of passages in a file, which must have ids."""
+    if not suffix_of(path):
+        raise _unknown(path, ("lines of text",), "columns id and text", "name it .tsv")
+    columns = columns_of(path)
+    if plain := headless(path, columns):
+        return Table("", path, plain)
+    table = Table("", path, partial(read_rows, path), by_id=True)
+    if not corpus_columns(tuple(columns), by_id=True) or columns_within(table).id is None:
+        raise _unknown(
+            path, columns, f"an id and a text ({', '.join(TEXTS)}) of passages", "rename them: id, text"
+        )
+    return table
+
+
+def _query_columns(path: Path) -> Columns | None:
+    """The columns of a table of queries; None if it has no header."""
+    names = _names(path)
+    wanted = f"an id ({', '.join(QUERY_IDS)}) and a text ({', '.join(QUERY_TEXTS)}) of queries"
+    return _named(path, names, (QUERY_IDS, QUERY_TEXTS), (2,), (wanted, "rename them: id, text"))
+
+
+def _queries(path: Path, columns: Columns | None, ignored: Counter[str]) -> Iterator[QueryRecord]:
+    if columns is None:
+        for line, (query_id, text) in tab_rows(path, (2,)):
+            yield QueryRecord(query_id, text, path=path, line=line)
+        return
+    ignored.update({*_names(path)} - {*columns})
+    for line, fields in read_rows(path):
+        query_id, text = id_of(fields, columns.first, path, line), text_of(fields, columns.second, path, line)
+        yield QueryRecord(query_id, text, path=path, line=line)
+
+
+def _judged_columns(path: Path) -> Columns | None:
+    """The columns of a table of judgements; None if it has no header."""
+    names = _names(path)
+    if len(names) == 1:  # TREC's, between blanks
+        names = names[0].split()
+    wanted = f"a query's id ({', '.join(JUDGED_QUERIES)}) and a passage's ({', '.join(JUDGED_PASSAGES)})"
+    fix = "rename them: query_id, passage_id, and score if there are grades"
+    return _named(path, names, (JUDGED_QUERIES, JUDGED_PASSAGES, GRADES), (2, 3, 4), (wanted, fix))
+
+
+def _judgements(
+    path: Path, columns: Columns | None, split: str, ignored: Counter[str]
+) -> Iterator[JudgementRecord]:
+    if columns is not None:
+        ignored.update({*_names(path)} - {*columns})
+        for line, fields in read_rows(path):
+            yield from _judged(fields, columns, split, Place(path, line))
+        return
+    names = ("query_id", "passage_id", "score")[: len(_names(path))]
+    if len(_names(path)) not in (2, 3):
+        yield from trec_judgements({split: path})
+        return
+    for line, row in tab_rows(path, (len(names),)):
+        yield from _judged(dict(zip(names, row, strict=True)), Columns(*names), split, Place(path, line))
+
+
+def _judged(fields: Fields, columns: Columns, split: str, place: Place) -> Iterator[JudgementRecord]:
+    query_id = id_of(fields, columns.first, *place)
+    grade = 1 if columns.grade is None else grade_in(fields, columns.grade, place)
+    named = fields.get(columns.second)
+    empty = named is None or (isinstance(named, str) and not named.strip())  # refused, as it judges nothing
+    passage_ids = [id_of(fields, columns.second, *place)] if empty else ids_in(fields, columns.second, place)
+    if not isinstance(query_id, Unread):
+        for passage_id in passage_ids:
+            yield JudgementRecord(split, query_id, passage_id, grade, *place)
+
+
+# ---------------------------------------------------------------- columns
+
+
+def _names(path: Path) -> list[str]:
+    """The names of a table's columns; of a file without a header, the cells of its first line."""
+    if suffix_of(path):
+        return columns_of(path)
+    first = next(read_lines(path), None)
+    if first is None:
+        raise empty_file(path)
+    return first[1].split("\t")
+
+
+def _named(
+    path: Path,
+    names: Sequence[str],
+    wanted: Sequence[Sequence[str]],
+    widths: Sequence[int],
+    said: tuple[str, str],
+) -> Columns | None:
+    """The first column of each kind; None for lines with tabs whose first one is no header.
+
+    Parameters
+    ----------
+    wanted : the names of each kind; a column of the first two kinds must be there.
+    widths : the numbers of columns that a file without a header may have.
+    said : what a fault says was looked for, and how to mend it.
+    """
+    by_name = {re.sub(r"[- ]", "_", name.strip().casefold()): name for name in reversed(names)}
+    found: list[str | None] = []
+    for kind in wanted:
+        found.append(next((by_name[one] for one in kind if one in by_name and by_name[one] not in found), None))
+    if suffix_of(path) and found[0] is not None and found[1] is not None:
+        return Columns(found[0], found[1], *found[2:])
+    tabs = suffix_of(path) in TSV or not suffix_of(path)
+    if not tabs or len(names) not in widths or any(found):
+        looked_for, fix = said
+        fix = fix if suffix_of(path) else "give it the ending .tsv if its first line names the columns"
+        raise _unknown(path, names, looked_for, fix)
+    return None
+
+
+def _unknown(path: Path, names: Sequence[str], wanted: str, fix: str) -> InputError:
+    if not any(names):
+        return empty_file(path)
+    what = f"the columns are {', '.join(names):.200}; looked for {wanted}"
+    return InputError("UNKNOWN_COLUMNS", what, fix, path=path)

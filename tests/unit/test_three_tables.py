@@ -1,0 +1,169 @@
+"""Folders of three kinds of tables: which files are which, headers or none, splits, and their faults."""
+
+import gzip
+import json
+
+import pytest
+
+import hardneg as hn
+from hardneg.data import importing
+from hardneg.data.importing import detect, import_collection
+from hardneg.errors import InputError
+
+PASSAGES = [{"doc_id": "d1", "title": "One", "text": "the first"}, {"doc_id": "d2", "text": "the second"}]
+TABLES = {
+    "passages.jsonl": PASSAGES,
+    "queries.tsv": "q1\twhat is one\nq2\twhat is two\n",
+    "qrels.tsv": "q1\t0\td1\t1\n",
+}
+
+
+def write(folder, contents):
+    """The folder with these files, each a text or rows of JSON Lines."""
+    for name, content in contents.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = content if isinstance(content, str) else "".join(json.dumps(row) + "\n" for row in content)
+        path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return folder
+
+
+def judged(made):
+    """The grades of a collection by split, query and passage."""
+    return {
+        split: {
+            (query, passage): grade for query, of in made.grades(split).items() for passage, grade in of.items()
+        }
+        for split in made.splits
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "splits"),
+    [
+        ({}, {"train": {("q1", "d1"): 1}}),
+        ({"qrels.tsv": "q1\td1\nq2\td2\n"}, {"train": {("q1", "d1"): 1, ("q2", "d2"): 1}}),
+        ({"qrels.tsv": "q1\td1\t2\nq2\td2\t0\n"}, {"train": {("q1", "d1"): 2, ("q2", "d2"): 0}}),
+        ({"qrels.tsv": "query-id\tcorpus-id\tscore\nq1\td2\t3\n"}, {"train": {("q1", "d2"): 3}}),
+        ({"qrels.tsv": "Query ID\tDoc ID\nq1\td2\n"}, {"train": {("q1", "d2"): 1}}),
+        (
+            {"qrels.tsv": None, "qrels.txt": "q1 0 d1 1\nq2 0 d2 1\n"},
+            {"train": {("q1", "d1"): 1, ("q2", "d2"): 1}},
+        ),
+        (
+            {"qrels.tsv": None, "qrels/test.tsv": "q1\td1\t1\n", "qrels/train.tsv": "q2\td2\t1\n"},
+            {"test": {("q1", "d1"): 1}, "train": {("q2", "d2"): 1}},
+        ),
+        (
+            {
+                "qrels.tsv": None,
+                "dev-qrels.csv": "qid,passage_id,label\nq1,d1,1\n",
+                "qrels_test.tsv.gz": "q2\td2\n",
+            },
+            {"dev": {("q1", "d1"): 1}, "test": {("q2", "d2"): 1}},
+        ),
+        (
+            {
+                "qrels.tsv": None,
+                "judgements.jsonl": [{"query_id": "q1", "document_ids": ["d1", "d2"], "score": 1}],
+            },
+            {"train": {("q1", "d1"): 1, ("q1", "d2"): 1}},
+        ),
+        ({"queries.tsv": "id\ttext\nq1\twhat is one\nq2\twhat is two\n"}, {"train": {("q1", "d1"): 1}}),
+        (
+            {"queries.tsv": None, "questions.csv": 'question_id,question\nq1,"what, one"\nq2,what is two\n'},
+            {"train": {("q1", "d1"): 1}},
+        ),
+        (
+            {
+                "queries.tsv": None,
+                "topics.txt": "q1\twhat is one\n",
+                "queries/test.jsonl": [{"_id": "q2", "text": "two"}],
+            },
+            {"train": {("q1", "d1"): 1}},
+        ),
+        (
+            {"passages.jsonl": None, "docs.tsv": "d1\tOne\tthe first\nd2\t\tthe second\n"},
+            {"train": {("q1", "d1"): 1}},
+        ),
+        (
+            {
+                "passages.jsonl": None,
+                "corpus/part-1.csv": "pid,text\nd1,a\n",
+                "corpus/part-2.csv": "pid,text\nd2,b\n",
+            },
+            {"train": {("q1", "d1"): 1}},
+        ),
+    ],
+)
+def test_each_kind_may_be_any_table(tmp_path, changes, splits):
+    folder = write(tmp_path / "in", {name: one for name, one in (TABLES | changes).items() if one is not None})
+    assert detect(str(folder)) == "tables"
+    made = import_collection(folder, tmp_path / "out")
+    assert judged(made) == splits
+    assert [*made.passage_ids] == ["d1", "d2"]
+    assert {*made.query_ids} == {"q1", "q2"}
+    assert made.query_texts[[*made.query_ids].index("q2")].endswith("two")
+
+
+def test_titles_and_texts_are_read_and_other_columns_counted(tmp_path):
+    queries = "query_id,query,answer_type\nq1,what is one,fact\n"
+    changed = TABLES | {"queries.csv": queries, "qrels.csv": "query_id,doc_id,who\nq1,d1,me\n"}
+    del changed["queries.tsv"], changed["qrels.tsv"]
+    made = import_collection(write(tmp_path / "in", changed), tmp_path / "out")
+    assert ([*made.titles], [*made.texts]) == (["One", ""], ["the first", "the second"])
+    assert {*made.facts["ignored_fields"]} == {"answer_type", "who"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        (
+            "qrels.tsv",
+            "qid\tdid\trel\nq1\td1\t1\n",
+            "qrels.tsv: UNKNOWN_COLUMNS: the columns are qid, did, rel; looked",
+        ),
+        ("qrels.tsv", "q1\td1\t1\nq2\td2\tx\n", "qrels.tsv:2: BAD_GRADE"),
+        ("qrels.tsv", "q1\td1\t1\nq2\td2\n", "qrels.tsv:2: WRONG_COLUMNS"),
+        ("qrels.tsv", "q1\td9\t1\n", "qrels.tsv:1: UNKNOWN_ID"),
+        ("qrels.csv", "q1,d1,1\n", "qrels.csv: UNKNOWN_COLUMNS"),
+        (
+            "queries.tsv",
+            "qid\ttitle\nq1\tone\n",
+            "queries.tsv: UNKNOWN_COLUMNS: the columns are qid, title; looked",
+        ),
+        ("queries.txt", "id\ttext\nq3\tone\n", "give it the ending .tsv if its first line names the columns"),
+        ("queries.tsv", "", "queries.tsv: EMPTY"),
+        ("passages.csv", "text\nthe third\n", "passages.csv: UNKNOWN_COLUMNS"),
+        ("docs.txt", "d3\tthe third\n", "docs.txt: UNKNOWN_COLUMNS"),
+    ],
+)
+def test_faults_name_the_file_and_what_to_do(tmp_path, name, content, told):
+    folder = write(tmp_path / "in", TABLES | {name: content})
+    with pytest.raises(InputError) as caught:
+        import_collection(f"tables:{folder}", tmp_path / "out")
+    assert told in str(caught.value)
+
+
+def test_a_kind_that_is_missing_is_named(tmp_path):
+    folder = write(tmp_path / "in", {"passages.jsonl": PASSAGES, "queries.tsv": TABLES["queries.tsv"]})
+    with pytest.raises(InputError, match=r"NOT_FOUND: no file of judgements here; add it, such as qrels\.tsv"):
+        importing.find_source(f"tables:{folder}")
+
+
+def test_a_packed_split_is_not_left_out_in_silence(tmp_path):
+    folder = write(tmp_path / "in", TABLES | {"qrels.test.tsv.zst": "x"})
+    with pytest.raises(InputError, match=r"qrels\.test\.tsv\.zst"):
+        importing.find_source(f"tables:{folder}")
+
+
+def test_what_hardneg_wrote_is_no_table(tmp_path):
+    folder = write(tmp_path / "in", TABLES)
+    import_collection(folder, folder / "queries")
+    assert import_collection(folder, tmp_path / "again").facts["passages"] == 2
+
+
+def test_a_check_counts_the_faults_of_all_three(tmp_path):
+    qrels = "q1\td9\t1\nq9\td1\t1\nq1\td1\tx\n"
+    found = hn.check_import(write(tmp_path / "in", TABLES | {"qrels.tsv": qrels}))
+    assert {group.code for group in found.faults} >= {"UNKNOWN_ID", "BAD_GRADE"}
