@@ -11,7 +11,7 @@ import json
 import re
 import shlex
 import tomllib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -101,18 +101,28 @@ class Called:
 
 
 _at_work = 0  # commands that this process runs now
+_words = ""  # the last of them, as a shell would need it
 _called: ContextVar[Called | None] = ContextVar("called", default=None)
 
 
 @contextlib.contextmanager
-def command_line() -> Iterator[None]:
-    """Run a command in the block: faults and notes name its options, in all threads."""
-    global _at_work
+def command_line(words: Sequence[str] = ()) -> Iterator[None]:
+    """Run the command of these words in the block: faults and notes name its options, in all threads."""
+    global _at_work, _words
     _at_work += 1
+    _words = shlex.join(["hardneg", *words]) if words else ""
     try:
         yield
     finally:
         _at_work -= 1
+
+
+def asked_by() -> str:
+    """The command that runs now, or the public function that Python has called; empty if neither is known."""
+    if _at_work:
+        return _words
+    called = _called.get()
+    return f"hn.{called.name}(...) in Python" if called else ""
 
 
 @contextlib.contextmanager

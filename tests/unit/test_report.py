@@ -20,6 +20,7 @@ import hardneg as hn
 from hardneg.api import diagnose as diagnosing
 from hardneg.api.audit import Sampling
 from hardneg.api.diagnose import compare_opened, opened_at, report_again, report_seeds, report_training
+from hardneg.callers import command_line
 from hardneg.data.judgements import LABELS, Judgements
 from hardneg.diagnostics.kept import warning
 from hardneg.diagnostics.seeds import pool_seeds
@@ -27,6 +28,7 @@ from hardneg.errors import HardnegError, SettingsError
 from hardneg.experiment.course import course_of
 from hardneg.experiment.folder import write_settings
 from hardneg.experiment.layout import Layout
+from hardneg.experiment.provenance import begun_by, remember_collection
 from hardneg.experiment.states import StateRecord
 from hardneg.negatives.candidates import candidates
 from hardneg.negatives.pool import ENTRY_ARRAYS, SOURCES, load_pool, matches, save_pool
@@ -1116,6 +1118,21 @@ def test_show_prints_the_same_as_json(trained, tmp_path, hardneg):
     both = json.loads(hardneg("show", trained, tmp_path / "other", "--json")[1])
     assert [one["experiment"] for one in both] == [str(trained), str(tmp_path / "other"), "side by side"]
     assert both[-1]["tables"]["results"]
+
+
+def test_show_says_what_began_the_experiment(trained, copied, hardneg):
+    assert "\nbegun by: hn.train_ance_tele(...) in Python\n" in hardneg("show", trained)[1]
+    places = json.loads((copied / "places.json").read_text())
+    (copied / "places.json").write_text(json.dumps({"collection": places["collection"]}))  # of an earlier version
+    assert "begun by" not in hardneg("show", copied)[1]
+    assert json.loads(hardneg("show", copied, "--json")[1])[0]["begun_by"] is None
+
+
+def test_the_first_command_is_kept(world, tmp_path):
+    for words in (["train", "star", "--out", "a folder"], ["train", "star", "--out", "again"]):
+        with command_line(words):
+            remember_collection(tmp_path, world.collection)
+    assert begun_by(tmp_path) == "hardneg train star --out 'a folder'"
 
 
 def test_training_tells_how_to_get_the_report_where_its_packages_are_missing(trained, monkeypatch, caplog):

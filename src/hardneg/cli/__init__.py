@@ -98,7 +98,7 @@ def run(arguments: Sequence[str]) -> int:
         check_system()
         if flag := without_value(words):
             raise SettingsError("USAGE", f"the value of {flag} is empty", f"give one, or leave {flag} out")
-        with command_line():
+        with command_line(words):
             status = commands(app)(args=words, prog_name="hardneg", standalone_mode=False)
         if status == INTERRUPTED:
             raise KeyboardInterrupt

@@ -154,6 +154,8 @@ def report_text(report: Any, name: str) -> str:
     lines = [name, verdict.sentence, *verdict.details, *(f"next: {line}" for line in verdict.advice)]
     lines += [f"note: {line}" for line in report.notes]
     several = not hasattr(report, "opened")
+    if not several and (begun := report.opened.begun_by):
+        lines.append(f"begun by: {begun}")
     wanted = [one for one in TOLD if several or one != "settings"]
     tables = {one.figure.name: one for one in report.drawn if one.table is not None}
     parts = [f"{tables[one].figure.title}\n{short_table(tables[one].table)}" for one in wanted if one in tables]
@@ -169,6 +171,7 @@ def report_facts(report: Any, name: str) -> dict[str, Any]:
         "experiment": name,
         "verdict": asdict(report.verdict),
         "notes": list(report.notes),
+        **({} if several else {"begun_by": report.opened.begun_by}),
         "tables": {one: tables[one].records() for one in wanted if one in tables},
     }
 

@@ -1,10 +1,11 @@
-"""The place of an experiment's collection. It is stored for convenience and does not identify the experiment."""
+"""The place of an experiment's collection, and who began it: stored for convenience, they do not identify it."""
 
 from __future__ import annotations
 
 import contextlib
 from pathlib import Path
 
+from hardneg.callers import asked_by
 from hardneg.data.collection import Collection
 from hardneg.errors import ArtifactError, HardnegError, SettingsError
 from hardneg.experiment.folder import read_settings
@@ -16,10 +17,17 @@ FIX = "give it with --data"
 
 
 def remember_collection(experiment: Path, collection: Collection) -> None:
-    """Store the path where the collection lies now."""
-    places = {"collection": str(collection.path.absolute())}
-    if is_leader() and places_of(experiment) != places:
+    """Store the path where the collection lies now and, the first time, the command that began the experiment."""
+    stored = places_of(experiment)
+    begun = stored.get("begun_by") if stored else asked_by()
+    places = {"collection": str(collection.path.absolute())} | ({"begun_by": begun} if begun else {})
+    if is_leader() and stored != places:
         write_json(Layout(experiment).places, places)
+
+
+def begun_by(experiment: Path) -> str | None:
+    """The command, or the function in Python, that began an experiment; None if it is not known."""
+    return places_of(experiment).get("begun_by")
 
 
 def places_of(experiment: Path) -> dict[str, str]:
@@ -27,7 +35,7 @@ def places_of(experiment: Path) -> dict[str, str]:
     with contextlib.suppress(HardnegError, FileNotFoundError):
         found = read_json(Layout(experiment).places)
         if isinstance(found, dict) and isinstance(found.get("collection"), str):
-            return found
+            return {name: value for name, value in found.items() if isinstance(value, str)}
     return {}
 
 

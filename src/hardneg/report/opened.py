@@ -24,6 +24,7 @@ from hardneg.experiment.folder import FORMAT, executed_by, read_settings
 from hardneg.experiment.layout import Layout, run_of
 from hardneg.experiment.metrics import rows_of
 from hardneg.experiment.names import FINAL, LAST, UNTRAINED, few_of_dev
+from hardneg.experiment.provenance import begun_by
 from hardneg.experiment.results_manifest import check_seal
 from hardneg.experiment.so_far import dev_so_far, states_so_far
 from hardneg.experiment.states import StateRecord, read_states, without_copy
@@ -73,6 +74,11 @@ class Opened:
     def path(self) -> Path:
         """The experiment's folder itself."""
         return self.layout.path
+
+    @property
+    def begun_by(self) -> str | None:
+        """The command, or the function in Python, that began the experiment; None if it is not known."""
+        return begun_by(self.path)
 
     @property
     def cache(self) -> Path:
