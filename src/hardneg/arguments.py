@@ -76,6 +76,20 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
+def named(function: Callable[P, R]) -> Callable[P, R]:
+    """Let the faults of a function name keywords to a caller in Python, as :func:`checked` does; check nothing."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        hints = hints_of(function)
+        called = Called(function.__qualname__, keywords_of(signature, hints), flags_of(signature, hints))
+        with answering(called), own_surroundings():
+            return function(*args, **kwargs)
+
+    return call
+
+
 def keywords_of(signature: inspect.Signature, hints: Mapping[str, Any]) -> Collection[str] | None:
     """The names of the keyword arguments that a function takes; None if it takes any."""
     names: list[str] = []

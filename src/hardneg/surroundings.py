@@ -63,7 +63,26 @@ def own_surroundings() -> Iterator[None]:
             torch.set_default_dtype(torch.float32)
         if torch.get_default_device().type != "cpu":
             stack.enter_context(torch.device("cpu"))
+        stack.enter_context(_outside_blocks_of_autocast(torch))
         yield
+
+
+@contextlib.contextmanager
+def _outside_blocks_of_autocast(torch: Any) -> Iterator[None]:
+    """Let torch count no blocks of autocast around ours.
+
+    It casts each weight once, and forgets the casts when the outermost block ends. If that were the caller's, a
+    step would use the casts of the first step, and never see an update.
+    """
+    blocks = torch.autocast_increment_nesting() - 1
+    for _ in range(blocks + 1):
+        torch.autocast_decrement_nesting()
+    torch.clear_autocast_cache()
+    try:
+        yield
+    finally:
+        for _ in range(blocks):
+            torch.autocast_increment_nesting()
 
 
 def _use_living_threads(torch: Any) -> None:

@@ -554,3 +554,21 @@ def test_a_set_of_positives_has_an_order(tmp_path):
     found = Collection.from_lists(passages, {"q1": "a question"}, qrels, to=tmp_path / "c").qrels("train")
     ids = Collection.open(tmp_path / "c").passage_ids.take(found.passage_rows)
     assert ids == sorted(many)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"passages": [("1", "a"), ("1", "b")]},
+            '(1 duplicate in all); remove one, or keep the first by on_duplicate="first"',
+        ),
+        ({"qrels": {"train": {"q": ["9"]}}}, "drop and count these by allow_unjudged=True"),
+    ],
+)
+def test_faults_of_lists_name_keywords(tmp_path, changes, told):
+    lists = {"passages": [("1", "a")], "queries": {"q": "x"}, "qrels": {"train": {"q": ["1"]}}} | changes
+    with pytest.raises(InputError) as caught:
+        Collection.from_lists(**lists, to=tmp_path / "made")
+    assert told in str(caught.value)
+    assert "hardneg import" not in str(caught.value)

@@ -113,7 +113,7 @@ def test_the_other_formats_by_hand(by_hand, tmp_path):
         "qid": "q2",
         "question": "two",
         "answers": [],
-        "positive_ctxs": [{"title": "url\nC", "text": "third ☃", "score": 0.0, "passage_id": "c"}],
+        "positive_ctxs": [{"title": "url\nC", "text": "third ☃", "passage_id": "c"}],
         "negative_ctxs": [],
         "hard_negative_ctxs": [{"title": "A", "text": "first", "score": 0.5, "passage_id": "a"}],
     }

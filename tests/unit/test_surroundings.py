@@ -1,6 +1,7 @@
 """What a caller has set in torch does not reach our work, and our work leaves it as it was."""
 
 import contextlib
+import json
 import os
 import signal
 import threading
@@ -81,6 +82,29 @@ def test_training_is_the_same(world, name, tmp_path):
         results = train_small("star", world, tmp_path / "other", head="ance")
         assert surroundings() == before
     assert results["test"] == expected["test"]
+
+
+def blocks_of_autocast():
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting()
+
+
+@pytest.mark.parametrize("recipe", ["warmup", "adore", "ranker"])
+@pytest.mark.parametrize("enabled", [False, True])
+def test_a_step_in_bfloat16_sees_the_updates_of_those_before(world, recipe, enabled, tmp_path):
+    """Casts of weights stay until the outermost block of autocast ends, which is the caller's."""
+    settings = {"precision": "bfloat16", "learning_rate": 0.01, "max_steps" if recipe == "warmup" else "steps": 4}
+    losses = []
+    for block in (contextlib.nullcontext(), torch.autocast("cpu", torch.bfloat16, enabled=enabled)):
+        out = tmp_path / f"exp-{len(losses)}"
+        with block:
+            before = blocks_of_autocast()
+            train_small(recipe, world, out, **settings)
+            assert blocks_of_autocast() == before
+        rows = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
+        losses.append([row["loss"] for row in rows if "loss" in row])
+    assert len(set(losses[0])) >= 3
+    assert losses[0] == losses[1]
 
 
 def test_a_ranker_is_trained_in_float32(world, tmp_path):

@@ -73,9 +73,10 @@ def evaluate(
     Returns
     -------
     ``{"measures": {"RR@10": mean, ...}, "queries": n, "missing": n, "unjudged": n}``: the means are over
-    ``queries``, of which ``missing`` are not in the run and score 0; ``unjudged`` queries of the run are left out.
-    Where measures count different queries (those with a relevant passage, those with an answer), ``counted`` gives
-    the number for each measure.
+    ``queries``, of which ``missing`` are not in the run and score 0; ``unjudged`` queries of the run are left out,
+    as no passage is judged relevant (grade 1 or more) for them, or they have no answer. Where measures count
+    different queries (those with a relevant passage, those with an answer), ``counted`` gives the number for each
+    measure.
 
     Raises
     ------

@@ -258,7 +258,7 @@ def dpr(group: Group) -> list[Row]:
             {
                 "title": passage.title,
                 "text": passage.text,
-                "score": (passage.score if passage.taught is None else passage.taught) or 0.0,
+                **scored("score", passage.score if passage.taught is None else passage.taught),
                 "passage_id": passage.id,
             }
             for passage in some

@@ -72,8 +72,9 @@ def evaluation_table(result: Mapping[str, Any]) -> str:
         absent = "of them is not in the run and scores 0", "of them are not in the run and score 0"
         counts += f"; {counted(result['missing'], *absent)}"
     if result["unjudged"]:
-        unjudged = counted(result["unjudged"], "query of the run is", "queries of the run are")
-        counts += f"; {unjudged} not judged, and left out"
+        one = "query of the run is left out, as nothing is judged relevant for it"
+        several = "queries of the run are left out, as nothing is judged relevant for them"
+        counts += f"; {counted(result['unjudged'], one, several)}"
     if "counted" in result:
         counts += "; by measure: " + ", ".join(f"{name} {n:,}" for name, n in result["counted"].items())
     return table(["measure", "mean"], rows) + "\n" + counts

@@ -108,7 +108,7 @@ class SourceLines:
         place = f"line {line} of {before.name}" if before and line else f"record {first + 1}"
         path, line = self.of(row)
         place += "" if line else f"; this is record {row + 1}"
-        what = f"{what} is a duplicate of the one at {place} ({total:,} duplicates in all)"
+        what = f"{what} is a duplicate of the one at {place} ({counted(total, 'duplicate')} in all)"
         fix = "remove one, or keep the first by hardneg import --on-duplicate first"
         return InputError("DUPLICATE_ID", what, fix, path=path, line=line)
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg import keyed_random
-from hardneg.arguments import at_home, check_fields, check_value, checked
+from hardneg.arguments import at_home, check_fields, check_value, checked, named
 from hardneg.data.building import (
     ANSWER_SPANS,
     ANSWERS,
@@ -37,7 +37,15 @@ from hardneg.data.building import (
 from hardneg.data.checks import OnDuplicate, Rules
 from hardneg.data.formats.in_memory import source_from_pairs
 from hardneg.data.languages import ENGLISH, language_named
-from hardneg.data.record_source import Judged, PassageLike, QueryLike, Source, source_from_lists
+from hardneg.data.record_source import (
+    AnswersById,
+    Judged,
+    PassageLike,
+    QueryLike,
+    Source,
+    TextById,
+    source_from_lists,
+)
 from hardneg.data.text import IdColumn, TextColumn, copies_among, hash_strings, hash_texts
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.keyed_random import UInt64
@@ -129,13 +137,14 @@ class Collection(Shown):
         )
 
     @classmethod
+    @named
     def from_lists(
         cls,
-        passages: Mapping[str, str] | Iterable[PassageLike],
-        queries: Mapping[str, str] | Iterable[QueryLike] | None = None,
+        passages: TextById | Iterable[PassageLike],
+        queries: TextById | Iterable[QueryLike] | None = None,
         qrels: Judged | None = None,
         *,
-        answers: Mapping[str, Sequence[str]] | None = None,
+        answers: AnswersById | None = None,
         language: str = ENGLISH,
         to: str | Path | None = None,
         allow_empty: bool = False,
@@ -171,6 +180,7 @@ class Collection(Shown):
         return cls._made_of(replace(source, corpus_alone=queries is None), language, to, rules)
 
     @classmethod
+    @named
     def from_pairs(
         cls,
         rows: Any,

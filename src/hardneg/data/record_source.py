@@ -147,18 +147,22 @@ def not_loaded(name: str, fault: Exception) -> InputError:
     return InputError("NOT_LOADED", f"{name} cannot be loaded ({what:.300})", "check its name and the network")
 
 
-PassageLike = Mapping[str, str] | Sequence[str]
-QueryLike = Mapping[str, str] | Sequence[str]
-Judged = Mapping[str, Mapping[str, Mapping[str, int] | Sequence[str]]]
+# Ids may be integers. Type checkers do not take keys of ``str`` for keys of ``str | int``, so both stand here.
+PassageLike = Mapping[str, str] | Mapping[str, str | int] | Sequence[str | int]
+QueryLike = PassageLike
+TextById = Mapping[str, str] | Mapping[int, str]
+GradesOfQuery = Mapping[str, int] | Mapping[int, int] | Sequence[str] | Sequence[int]
+Judged = Mapping[str, Mapping[str, GradesOfQuery] | Mapping[int, GradesOfQuery]]
+AnswersById = Mapping[str, Sequence[str]] | Mapping[int, Sequence[str]]
 PASSAGE_FORM = "(id, text), (id, title, text) or a mapping with id, text and maybe title"
 QRELS_FORM = "give {split: {query id: [passage ids]}} or {split: {query id: {passage id: grade}}}"
 
 
 def source_from_lists(
-    passages: Mapping[str, str] | Iterable[PassageLike],
-    queries: Mapping[str, str] | Iterable[QueryLike],
+    passages: TextById | Iterable[PassageLike],
+    queries: TextById | Iterable[QueryLike],
     qrels: Judged,
-    answers: Mapping[str, Sequence[str]],
+    answers: AnswersById,
 ) -> Source:
     """A source over lists in memory (see :meth:`hardneg.data.collection.Collection.from_lists`).
 
@@ -168,20 +172,20 @@ def source_from_lists(
     """
     told = [passage_record(passage) for passage in items_of(passages, "passages", PASSAGE_FORM)]
     pairs = [query_pair(query) for query in items_of(queries, "queries", "text by id, or (id, text) pairs")]
-    qrels, answers = judged_by_texts(qrels), by_texts(answers)
-    check_qrels(qrels)
-    check_given_answers(answers)
+    graded, answered = judged_by_texts(qrels), by_texts(answers)
+    check_qrels(graded)
+    check_given_answers(answered)
     asked = {query_id for query_id, _ in pairs}
-    if lost := [query_id for query_id in answers if query_id not in asked]:
+    if lost := [query_id for query_id in answered if query_id not in asked]:
         line = "answers are given for %s without a text, such as %r; they are left out"
         log.warning(line, counted(len(lost), "query"), lost[0])
 
     def query_records() -> Iterator[QueryRecord]:
         for query_id, text in pairs:
-            for split in [split for split, judged in qrels.items() if query_id in judged] or [""]:
-                yield QueryRecord(query_id, text, split, answers.get(query_id, ()))
+            for split in [split for split, judged in graded.items() if query_id in judged] or [""]:
+                yield QueryRecord(query_id, text, split, answered.get(query_id, ()))
 
-    streams = (lambda: iter(told), query_records, lambda: judgement_records(qrels))
+    streams = (lambda: iter(told), query_records, lambda: judgement_records(graded))
     return Source("lists", *streams, {"lists": digest_streams(streams)})
 
 
@@ -229,7 +233,7 @@ def items_of(given: Any, name: str, form: str) -> list[Any]:
     return list(given)
 
 
-def judgement_records(qrels: Judged) -> Iterator[JudgementRecord]:
+def judgement_records(qrels: Any) -> Iterator[JudgementRecord]:
     """Judgements given by split and query id, as {passage id: grade} or a list of passage ids (grade 1)."""
     for split, judged in qrels.items():
         for query_id, graded in judged.items():

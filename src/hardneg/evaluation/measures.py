@@ -130,7 +130,7 @@ class Evaluation:
     query_rows: Int32  # [Q] ascending; the queries with a relevant passage (or an answer, for Answer)
     values: Mapping[str, Float64]  # measure -> [Q]; NaN where the measure does not count the query
     missing: int  # number of ``query_rows`` that the run lacks (they score 0)
-    unjudged: int  # number of the run's queries without a relevant passage in the qrels (left out)
+    unjudged: int  # number of the run's queries without a passage of grade 1 or more in the qrels (left out)
 
     def of(self, name: str) -> Float64:
         """The values of a measure for the queries that it counts, ascending by query."""
