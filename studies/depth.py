@@ -47,6 +47,7 @@ def options(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--rate", type=float, default=3e-5)
     parser.add_argument("--precision", default="float32")
+    parser.add_argument("--label", default="", help="of one of several parts of a page about the same collection")
     parser.add_argument("--seeds", type=lambda text: [int(one) for one in text.split(",")], default=[1])
     parser.add_argument(
         "--arms", type=lambda text: text.split(","), default=list(TITLES), help="names, separated by commas"
@@ -184,7 +185,8 @@ def main(chosen: Namespace) -> None:
     name = called(study.data)
     text = f"{called(study.model)} on {name}, {chosen.precision}.\n\n{report(study, chosen)}"
     if chosen.report:
-        marks = f"<!-- tables of {name}: written by studies/depth.py -->\n", f"<!-- end of tables of {name} -->\n"
+        part = f"{name}, {chosen.label}" if chosen.label else name
+        marks = f"<!-- tables of {part}: written by studies/depth.py -->\n", f"<!-- end of tables of {part} -->\n"
         insert(chosen.report, text, *marks)
     say(text)
 
