@@ -218,7 +218,7 @@ def test_spelling_of_the_files_does_not_change_the_digest(tmp_path):
         ({"test": HEADER + "q1\tp1\t1\nq1\tp9\t1\n"}, "qrels/test.tsv:3: UNKNOWN_ID: 1 judgement names an id"),
         (
             {"test": HEADER + "q1\tp1\t1\nq1\tp2\t1\nq1\tp1\t0\n"},
-            "qrels/test.tsv:4: DUPLICATE_ID: this judgement is a duplicate of the one at line 2 of test.tsv",
+            "qrels/test.tsv:4: DUPLICATE_ID: this judgement, with another grade, is a duplicate of the one at",
         ),
     ],
 )

@@ -94,6 +94,40 @@ def judged(made):
             },
             {"train": {("q1", "d1"): 1}},
         ),
+        (
+            {"passages.jsonl": None, "PASSAGES.CSV": "ID,Text\nd1,a\nd2,b\n"}
+            | {"qrels.tsv": None, "TRAIN-QRELS.TSV": "q1\td1\n", "TEST-QRELS.TXT": "q2 0 d2 1\n"},
+            {"test": {("q2", "d2"): 1}, "train": {("q1", "d1"): 1}},
+        ),
+        (
+            {"passages.jsonl": None, "docs.csv": "id,text\nd1,a\nd2,b\n"}
+            | {"queries.tsv": None, "questions.csv": "id,text\nq1,one\nq2,two\n"}
+            | {"qrels.tsv": None, "train-qrels.csv": "query_id,passage_id\nq1,d1\n"},
+            {"train": {("q1", "d1"): 1}},
+        ),
+        (
+            {"queries.tsv": None, "queries/train.tsv": "query_id\ttext\nq1\tone\nq2\ttwo\n"}
+            | {"qrels.tsv": None, "qrels/dev.tsv": "query_id\tpassage_id\nq1\td1\n"},
+            {"dev": {("q1", "d1"): 1}},
+        ),
+        (
+            {"queries.tsv": None, "queries.txt.gz": "q1\tone\nq2\ttwo\n"}
+            | {"qrels.tsv": None, "qrels.txt": "# judged by nobody\nq1 0 d1 1\n"},
+            {"train": {("q1", "d1"): 1}},
+        ),
+        (
+            {"qrels.tsv": None, "qrels.csv": "query,passage_id,score\nq1,d1,1\n"},
+            {"train": {("q1", "d1"): 1}},
+        ),
+        (
+            {"passages.jsonl": None, "my-passages.tsv": "d1\ta\n", "corpus/part.tsv": "d2\tb\n"}
+            | {"qrels.tsv": None, "qrels.csv": "query,document,grade\nq1,d1,2\n"},
+            {"train": {("q1", "d1"): 2}},
+        ),
+        (
+            {"docs_readme.txt": "read me\n", "docs/info.json": '{"version": 1}', "README.txt": "x\ty\n"},
+            {"train": {("q1", "d1"): 1}},
+        ),
     ],
 )
 def test_each_kind_may_be_any_table(tmp_path, changes, splits):
@@ -101,7 +135,7 @@ def test_each_kind_may_be_any_table(tmp_path, changes, splits):
     assert detect(str(folder)) == "tables"
     made = import_collection(folder, tmp_path / "out")
     assert judged(made) == splits
-    assert [*made.passage_ids] == ["d1", "d2"]
+    assert sorted(made.passage_ids) == ["d1", "d2"]
     assert {*made.query_ids} == {"q1", "q2"}
     assert made.query_texts[[*made.query_ids].index("q2")].endswith("two")
 
@@ -134,8 +168,10 @@ def test_titles_and_texts_are_read_and_other_columns_counted(tmp_path):
         ),
         ("queries.txt", "id\ttext\nq3\tone\n", "give it the ending .tsv if its first line names the columns"),
         ("queries.tsv", "", "queries.tsv: EMPTY"),
+        ("qrels.tsv", "", "qrels.tsv: EMPTY"),
         ("passages.csv", "text\nthe third\n", "passages.csv: UNKNOWN_COLUMNS"),
-        ("docs.txt", "d3\tthe third\n", "docs.txt: UNKNOWN_COLUMNS"),
+        ("docs.tsv", "id\ttitle\tpassage_text\nd3\tx\ty\n", "docs.tsv: UNKNOWN_COLUMNS"),
+        ("qrels.csv", "query_id,doc_id,score\nq1,d1,0\n", "this judgement, with another grade, is a duplicate"),
     ],
 )
 def test_faults_name_the_file_and_what_to_do(tmp_path, name, content, told):
@@ -161,6 +197,26 @@ def test_what_hardneg_wrote_is_no_table(tmp_path):
     folder = write(tmp_path / "in", TABLES)
     import_collection(folder, folder / "queries")
     assert import_collection(folder, tmp_path / "again").facts["passages"] == 2
+
+
+def test_a_run_is_no_table(tmp_path, hardneg):
+    folder = write(tmp_path / "in", TABLES)
+    hardneg("search", "--data", folder, "--split", "train", "--bm25", "--out", folder / "queries-run.txt")
+    assert (folder / "queries-run.txt").is_file()
+    assert import_collection(folder, tmp_path / "out").n_queries == 2
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "new.csv", "qrels/dev.tsv", "queries-2.txt"])
+def test_what_would_change_the_reading_of_a_folder_is_not_written_there(tmp_path, name):
+    folder = write(tmp_path / "in", TABLES)
+    assert importing.would_read(folder, folder / name)
+    assert not importing.would_read(folder, folder / "run.txt")
+
+
+def test_tables_of_pairs_are_still_pairs(tmp_path):
+    asked = {"queries.csv": "question,document_id\nwhat,d1\n", "qrels-info.csv": "question,document_id\nwho,d2\n"}
+    folder = write(tmp_path / "in", {"corpus.csv": "id,text\nd1,a\nd2,b\n"} | asked)
+    assert detect(str(folder)) == "pairs"
 
 
 def test_a_check_counts_the_faults_of_all_three(tmp_path):

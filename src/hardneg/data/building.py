@@ -338,7 +338,8 @@ def without_repeated(
     again[1:] = (triples[:2, 1:] == triples[:2, :-1]).all(axis=0)
     if again.any():
         at, total = int(np.argmax(again)), int(again.sum())
-        fault = places.duplicate("this judgement", int(origins[at - 1]), int(origins[at]), total)
+        what = "this judgement" + ", with another grade," * bool(triples[2, at] != triples[2, at - 1])
+        fault = places.duplicate(what, int(origins[at - 1]), int(origins[at]), total)
         policy.duplicates(fault, "judgement", total)
     return triples[:, ~again], origins[~again]
 

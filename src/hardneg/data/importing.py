@@ -198,6 +198,8 @@ def detect(data: str) -> str:
     if found := by_names(names, SIGNS):
         return found
     files = pairs.table_files(place)
+    if three_tables.are_read(place):  # else a table of questions would be taken for one of passages
+        return "tables"
     if found := of_columns(files) or ("tables" if has_three_tables(place) else by_later_signs(names, files)):
         return found
     here = [path for path in files if path.parent == place]

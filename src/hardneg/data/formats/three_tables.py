@@ -27,21 +27,28 @@ from hardneg.data.formats.columns import (
     grade_in,
     ids_in,
 )
-from hardneg.data.formats.contexts import Place
+from hardneg.data.formats.contexts import IDS, Place
 from hardneg.data.formats.faults import Unread
-from hardneg.data.formats.folders import distinct_queries, find_file, is_file, tab_rows, trec_judgements
+from hardneg.data.formats.folders import (
+    distinct_queries,
+    find_file,
+    is_file,
+    is_manifest,
+    sidecar_of,
+    tab_rows,
+    trec_judgements,
+)
 from hardneg.data.formats.lines import Fields, empty_file, id_of, read_lines, text_of
 from hardneg.data.formats.pairs import (
     CORPORA,
     columns_within,
-    headless,
     is_hidden,
     own_folders,
     split_of,
     table_files,
     tell_own,
 )
-from hardneg.data.formats.tables import TSV, columns_of, read_rows, suffix_of
+from hardneg.data.formats.tables import JSON, TSV, columns_of, read_rows, suffix_of
 from hardneg.data.record_source import JudgementRecord, QueryRecord, Source, file_digests
 from hardneg.errors import InputError
 
@@ -52,13 +59,14 @@ KINDS: Mapping[str, frozenset[str]] = {
     "judgements": frozenset({"qrels", "qrel", "judgements", "judgments"}),
 }
 SHOWN = {"passages": "passages.tsv", "queries": "queries.tsv", "judgements": "qrels.tsv"}
-PLAIN = ".txt"  # lines with tabs, or TREC's judgements
+PLAIN = ".txt"  # queries or judgements with tabs, or TREC's judgements
 # The names of columns, in lower case and with _ in place of - and blanks.
 QUERY_IDS = ("query_id", "qid", "question_id", "topic_id", "id", "_id")
 QUERY_TEXTS = ("text", "query", "question", "query_text")
 JUDGED_QUERIES = (*QUERY_IDS[:4], "query", "topic")
 JUDGED_PASSAGES = (*POSITIVE_IDS, "docno", "document", "doc", "passage")
 GRADES = ("score", "label", "relevance", "grade", "rel")
+KNOWN = {*QUERY_IDS, *QUERY_TEXTS, *JUDGED_QUERIES, *JUDGED_PASSAGES, *GRADES, *TEXTS, *IDS, "title"}
 
 
 class Columns(NamedTuple):
@@ -103,6 +111,19 @@ def has_three_tables(place: Path) -> bool:
     return all(tables_by_kind(place).values())
 
 
+def are_read(place: Path) -> bool:
+    """Whether a folder has files of all three kinds, whose columns are those of their kinds."""
+    found = tables_by_kind(place)
+    ways = {"passages": _passages, "queries": _query_columns, "judgements": _judged_columns}
+    try:
+        for kind, files in found.items():
+            for path in files:
+                ways[kind](path)
+    except InputError:
+        return False
+    return all(found.values())
+
+
 def tables_by_kind(place: Path) -> dict[str, list[Path]]:
     """The tables of a folder, one level deep, by kind and in order of name.
 
@@ -113,9 +134,10 @@ def tables_by_kind(place: Path) -> dict[str, list[Path]]:
     own = own_folders(place)
     lines = {path for pattern in ("*", "*/*") for path in place.glob(pattern) if _is_plain(path)}
     lines = {path for path in lines if path.parent not in own and not is_hidden(path, place) and is_file(path)}
+    lines = {path for path in lines if not is_manifest(sidecar_of(path), "run")}
     found: dict[str, list[Path]] = {kind: [] for kind in KINDS}
     for path in sorted({*table_files(place), *lines}):
-        if kind := kind_of(path, place):
+        if (kind := kind_of(path, place)) and not _is_other_json(path):
             found[kind].append(find_file(path.parent, path.name.removesuffix(".gz")))
     return found
 
@@ -125,18 +147,30 @@ def kind_of(path: Path, place: Path) -> str | None:
     for name in (path.name, *([] if path.parent == place else [path.parent.name])):
         words = {*re.split(r"[^a-z0-9]+", name.lower())}
         if found := [kind for kind, telling in KINDS.items() if words & telling]:
-            return found[-1]
+            return None if _is_plain(path) and found[-1] == "passages" else found[-1]
     return None
 
 
 def would_read(place: Path, path: Path) -> bool:
-    """Whether a new file at ``path`` would be one of the tables of a folder."""
-    read = bool(suffix_of(path)) or _is_plain(path)
-    return read and not is_hidden(path, place) and kind_of(path, place) is not None
+    """Whether a new file at ``path`` would be one of the tables of a folder, or let another format be guessed."""
+    if is_hidden(path, place):
+        return False
+    return bool(suffix_of(path)) or (_is_plain(path) and kind_of(path, place) is not None)
 
 
 def _is_plain(path: Path) -> bool:
-    return path.name.removesuffix(".gz").endswith(PLAIN)
+    return path.name.lower().removesuffix(".gz").endswith(PLAIN)
+
+
+def _is_other_json(path: Path) -> bool:
+    """Whether a file of JSON, such as the facts of a data set, has no column of any kind of table."""
+    if suffix_of(path) != JSON[0]:
+        return False
+    try:
+        columns = columns_of(path)
+    except InputError:  # reading it will tell
+        return False
+    return not {_plain_name(name) for name in columns} & KNOWN
 
 
 # ---------------------------------------------------------------- the three kinds
@@ -144,17 +178,21 @@ def _is_plain(path: Path) -> bool:
 
 def _passages(path: Path) -> Table:
     """The table of passages in a file, which must have ids."""
-    if not suffix_of(path):
-        raise _unknown(path, ("lines of text",), "columns id and text", "name it .tsv")
     columns = columns_of(path)
-    if plain := headless(path, columns):
-        return Table("", path, plain)
-    table = Table("", path, partial(read_rows, path), by_id=True)
-    if not corpus_columns(tuple(columns), by_id=True) or columns_within(table).id is None:
-        raise _unknown(
-            path, columns, f"an id and a text ({', '.join(TEXTS)}) of passages", "rename them: id, text"
-        )
-    return table
+    if corpus_columns(tuple(columns), by_id=True):
+        table = Table("", path, partial(read_rows, path), by_id=True)
+        if columns_within(table).id is not None:
+            return table
+    elif suffix_of(path) in TSV and len(columns) in (2, 3) and not {_plain_name(one) for one in columns} & KNOWN:
+        names = ("id", "title", "text") if len(columns) == 3 else ("id", "text")
+        return Table("", path, lambda: _with_names(path, names))
+    raise _unknown(path, columns, f"an id and a text ({', '.join(TEXTS)}) of passages", "rename them: id, text")
+
+
+def _with_names(path: Path, names: Sequence[str]) -> Iterator[tuple[int, Fields]]:
+    """The rows of a file without a header, as records."""
+    for line, row in tab_rows(path, (len(names),)):
+        yield line, dict(zip(names, row, strict=True))
 
 
 def _query_columns(path: Path) -> Columns | None:
@@ -178,6 +216,8 @@ def _queries(path: Path, columns: Columns | None, ignored: Counter[str]) -> Iter
 def _judged_columns(path: Path) -> Columns | None:
     """The columns of a table of judgements; None if it has no header."""
     names = _names(path)
+    if names and names[0].startswith("#"):  # a comment, which only TREC's files have
+        return None
     if len(names) == 1:  # TREC's, between blanks
         names = names[0].split()
     wanted = f"a query's id ({', '.join(JUDGED_QUERIES)}) and a passage's ({', '.join(JUDGED_PASSAGES)})"
@@ -193,12 +233,13 @@ def _judgements(
         for line, fields in read_rows(path):
             yield from _judged(fields, columns, split, Place(path, line))
         return
-    names = ("query_id", "passage_id", "score")[: len(_names(path))]
-    if len(_names(path)) not in (2, 3):
+    found = _names(path)
+    names = ("query_id", "passage_id", "score")[: len(found)]
+    if len(found) not in (2, 3) or found[0].startswith("#"):
         yield from trec_judgements({split: path})
         return
-    for line, row in tab_rows(path, (len(names),)):
-        yield from _judged(dict(zip(names, row, strict=True)), Columns(*names), split, Place(path, line))
+    for line, fields in _with_names(path, names):
+        yield from _judged(fields, Columns(*names), split, Place(path, line))
 
 
 def _judged(fields: Fields, columns: Columns, split: str, place: Place) -> Iterator[JudgementRecord]:
@@ -225,6 +266,11 @@ def _names(path: Path) -> list[str]:
     return first[1].split("\t")
 
 
+def _plain_name(column: str) -> str:
+    """The name of a column in lower case, with _ in place of - and blanks."""
+    return re.sub(r"[- ]", "_", column.strip().casefold())
+
+
 def _named(
     path: Path,
     names: Sequence[str],
@@ -240,7 +286,7 @@ def _named(
     widths : the numbers of columns that a file without a header may have.
     said : what a fault says was looked for, and how to mend it.
     """
-    by_name = {re.sub(r"[- ]", "_", name.strip().casefold()): name for name in reversed(names)}
+    by_name = {_plain_name(name): name for name in reversed(names)}
     found: list[str | None] = []
     for kind in wanted:
         found.append(next((by_name[one] for one in kind if one in by_name and by_name[one] not in found), None))
