@@ -51,7 +51,10 @@ def test_every_recipe_measures_the_model_as_it_came_and_as_trained_on(world, tmp
         assert list(results[split]) == ["bm25", UNTRAINED, STARTED, *STATES[recipe], "final"]
         assert results[split][UNTRAINED] == plain[split][UNTRAINED]
         assert results[split][STARTED] != plain[split][UNTRAINED]
-    assert {(row["a"], row["b"]) for row in results["comparisons"]} == {("final", UNTRAINED), ("final", "bm25")}
+    tests = {row["b"]: row["difference"] for row in results["comparisons"] if row["measure"] == "RR@10"}
+    assert list(tests) == [UNTRAINED, STARTED, "bm25"]
+    gained = results["test"]["final"]["RR@10"] - results["test"][STARTED]["RR@10"]
+    assert tests[STARTED] == pytest.approx(gained), "what training gained, without what its settings did"
     names = [results["forgetting"][0]["before"], *(row["after"] for row in results["forgetting"])]
     assert names == [STARTED, *STATES[recipe], "final"]
     assert list(results["pairwise_errors"]["dev"])[:2] == [UNTRAINED, STARTED]

@@ -115,6 +115,17 @@ def test_the_verdict_is_a_sentence_with_interval_and_p(difference, p, kind, word
     assert any("fuse the model with it (hardneg fuse)" in line for line in found.advice)
 
 
+@pytest.mark.parametrize(("p", "advised"), [(0.4, True), (0.01, False)])
+def test_a_gain_of_the_settings_alone_is_not_that_of_training(p, advised):
+    rows = comparison(0.1, 0.01), comparison(0.02, p, against="untrained-as-trained")
+    told = results(*rows)
+    told["test"]["untrained-as-trained"] = {"RR@10": 0.48}
+    found = verdict(told)
+    word = "cannot be told apart from" if advised else "is better than"
+    assert f"{word} the untrained model at the lengths and other settings of training: RR@10" in found.details[0]
+    assert any("training was not shown to add to that" in line for line in found.advice) == advised
+
+
 def test_the_verdict_says_among_what_dev_was_judged():
     told = results(comparison(0.1, 0.01), compared_on="dev")
     told["dev"] = told["test"]

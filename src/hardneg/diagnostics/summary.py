@@ -11,7 +11,7 @@ from hardneg.diagnostics.forgetting import forgetting
 from hardneg.diagnostics.measured import Measured
 from hardneg.evaluation.measures import Evaluation, Measure
 from hardneg.evaluation.significance import bootstrap_interval, holm_within, randomization_test
-from hardneg.experiment.names import BM25, FINAL, LAST, RETRIEVED, UNTRAINED
+from hardneg.experiment.names import BM25, FINAL, LAST, RETRIEVED, STARTED, UNTRAINED
 
 Seen = Mapping[str, Measured]  # by name, in the order of training
 
@@ -52,7 +52,7 @@ def summarize(seen: Seen, *, seed: int, first_episode: int = 1) -> dict[str, Any
         results[split] = {name: evaluation.means for name, evaluation in found.items()}
         if "comparisons" not in results:
             results["compared_on"] = split
-            others = [other for other in (UNTRAINED, BM25, RETRIEVED) if other in found]
+            others = [other for other in (UNTRAINED, STARTED, BM25, RETRIEVED) if other in found]
             results["comparisons"] = compare_states(found, [(FINAL, other) for other in others], seed=seed)
     shares = {name: one.informative for name, one in seen.items() if one.informative is not None}
     errors = {"pairwise_errors": by_split({name: one.errors for name, one in seen.items()})}

@@ -22,7 +22,13 @@ MINE_FIRST = (
 MINE = "Go on from this model with a recipe that mines, such as star with its preset finetune."
 
 TRAINED_START = "the model that it started from"
-NAMES = {UNTRAINED: "the untrained model", BM25: "BM25", RETRIEVED: "the retriever that it re-ranks"}
+AS_TRAINED = "the untrained model at the lengths and other settings of training"
+NAMES = {
+    UNTRAINED: "the untrained model",
+    STARTED: AS_TRAINED,
+    BM25: "BM25",
+    RETRIEVED: "the retriever that it re-ranks",
+}
 
 
 @dataclass(frozen=True)
@@ -238,7 +244,7 @@ def _advice(
     """What to do next, the most useful first."""
     kept = results.get("kept", {})
     found = [
-        *(_of_start(results, kept) or _of_training(rows, kept)),
+        *(_of_start(results, kept) or _of_settings(rows) or _of_training(rows, kept)),
         *_of_baseline(results, rows),
         *_of_choice(results),
     ]
@@ -278,6 +284,17 @@ def _of_start(results: Mapping[str, Any], kept: Mapping[str, Any]) -> list[str]:
     return [
         "Start with settings nearer to the model's own, such as its lengths: on dev, these settings alone took"
         f" {kept['measure']} from {before:.3f} to {began:.3f}, and training then raised it to {reached:.3f} only."
+    ]
+
+
+def _of_settings(rows: list[Any]) -> list[str]:
+    """What to do if the model is better than it came, but not shown to be better than before its first step."""
+    kinds = {row["b"]: _kind(row) for row in rows}
+    if kinds.get(UNTRAINED) != "better" or kinds.get(STARTED, "better") == "better":
+        return []
+    return [
+        "Train longer, or at another learning rate: settings such as lengths made the untrained model better, and"
+        " training was not shown to add to that."
     ]
 
 
