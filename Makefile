@@ -163,9 +163,10 @@ test-oldest:
 	build/oldest/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation -e .
 	OMP_NUM_THREADS=2 build/oldest/bin/python -m pytest -W ignore::DeprecationWarning -m "not slow" $(OLDEST)
 
-# site/index.html opens from the disk. Neither building nor reading it needs a network.
+# site/index.html opens from the disk. Neither building nor reading it needs a network. With --quiet, mkdocs would not count
+# the warnings that --strict refuses.
 docs: $(VENV)/.docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "site/index.html"
 
 $(VENV)/.bench: $(VENV)/.dev

@@ -514,5 +514,12 @@ def test_dev_is_judged_on_drawn_queries_and_compared_on_the_smallest_draw(train,
 def test_dev_passages_are_refused_where_they_would_be_ignored(train):
     with pytest.raises(Faults, match="dev_passages = 5, and adore encodes"):
         train("adore", dev_passages=5)
-    with pytest.raises(SettingsError, match="dev_passages = 5 with documents of several chunks"):
+    with pytest.raises(SettingsError, match="dev_passages = 5 with documents of several chunks") as fault:
         train("warmup", dev_passages=5, chunks=2)
+    assert fault.value.fix == "give dev_passages=None"
+
+
+def test_what_a_preset_gave_is_taken_back_by_none():
+    with pytest.raises(SettingsError, match=r"dev_passages = 20 with .*; give --set dev_passages=none$"):
+        settings_of("warmup", preset="finetune").check_chunks(4)
+    settings_of("warmup", preset="finetune", dev_passages=None).check_chunks(4)

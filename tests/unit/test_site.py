@@ -13,22 +13,35 @@ pytest.importorskip("material", reason="mkdocs-material is not installed (pip in
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def built(place, folder=ROOT):
+    """Build the site of a folder by the words of `make docs`; returns the finished process."""
+    words = re.search(r"-m mkdocs (.+)", (ROOT / "Makefile").read_text("utf-8"))[1].split()
+    command = [sys.executable, "-m", "mkdocs", *words, "--site-dir", str(place)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     place = tmp_path_factory.mktemp("site")
-    words = ["build", "--strict", "--quiet", "--site-dir", str(place)]
-    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", *words], cwd=ROOT, env=environment, capture_output=True, text=True
-    )
+    done = built(place)
     assert done.returncode == 0, done.stderr
     return place
 
 
+def test_a_link_that_leads_nowhere_is_refused(tmp_path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text("[script](../examples/script.sh)\n")
+    (tmp_path / "mkdocs.yml").write_text("site_name: small\n")
+    done = built(tmp_path / "site", tmp_path)
+    assert done.returncode != 0
+    assert "../examples/script.sh" in done.stderr
+
+
 def test_every_page_is_built(site):
-    built = {page.relative_to(site).with_suffix("").as_posix() for page in site.rglob("*.html")}
+    found = {page.relative_to(site).with_suffix("").as_posix() for page in site.rglob("*.html")}
     pages = {page.relative_to(ROOT / "docs").with_suffix("").as_posix() for page in (ROOT / "docs").rglob("*.md")}
-    assert {page.replace("README", "index") for page in pages} <= built
+    assert {page.replace("README", "index") for page in pages} <= found
 
 
 def test_nothing_is_fetched_when_a_page_is_read(site):

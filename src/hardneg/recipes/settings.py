@@ -223,7 +223,7 @@ class TrainingSettings(Settings):
         documents = f"documents of several chunks (chunks = {chunks})"
         if chunks > 1 and self.dev_passages is not None:
             what = f"dev_passages = {self.dev_passages} with {documents}"
-            raise SettingsError("BAD_SETTING", what, "leave dev_passages out")
+            raise SettingsError("BAD_SETTING", what, "give --set dev_passages=none")  # a preset may have given it
         if chunks > 1 and self.train_passage_length is not None:
             what = f"train_passage_length = {self.train_passage_length} with {documents}"
             raise SettingsError("BAD_SETTING", what, "leave train_passage_length out")
