@@ -46,8 +46,9 @@ def options(parser: ArgumentParser) -> None:
         "--first-steps", type=int, default=160, help="steps of 32 queries that make the model where all begin"
     )
     parser.add_argument("--rate", type=float, default=3e-5)
-    parser.add_argument("--precision", default="float32")
-    parser.add_argument("--label", default="", help="of one of several parts of a page about the same collection")
+    parser.add_argument(
+        "--precision", type=lambda text: text.split(","), default=["float32"], help="of all seeds, or of each"
+    )
     parser.add_argument("--seeds", type=lambda text: [int(one) for one in text.split(",")], default=[1])
     parser.add_argument(
         "--arms", type=lambda text: text.split(","), default=list(TITLES), help="names, separated by commas"
@@ -58,7 +59,6 @@ def common_of(chosen: Namespace) -> dict[str, object]:
     """The settings that all arms share: the last state counts, and dev is searched among all passages."""
     return {
         "learning_rate": chosen.rate,
-        "precision": chosen.precision,
         "measure_every": None,
         "dev_queries": None,
         "dev_passages": None,
@@ -73,9 +73,25 @@ def steps(chosen: Namespace) -> list[Step]:
     return [step for seed in chosen.seeds for name, step in experiments(chosen, seed).items() if name in asked]
 
 
+def precisions(chosen: Namespace) -> dict[int, str]:
+    """The precision of each seed."""
+    given = chosen.precision * len(chosen.seeds) if len(chosen.precision) == 1 else chosen.precision
+    return dict(zip(chosen.seeds, given, strict=True))
+
+
+def precisions_text(chosen: Namespace) -> str:
+    """The precisions, with their seeds if there are several."""
+    of_seeds: dict[str, list[str]] = {}
+    for seed, precision in precisions(chosen).items():
+        of_seeds.setdefault(precision, []).append(str(seed))
+    if len(of_seeds) == 1:
+        return next(iter(of_seeds))
+    return ", ".join(f"{one} (seed{'s' * (len(seeds) > 1)} {', '.join(seeds)})" for one, seeds in of_seeds.items())
+
+
 def experiments(chosen: Namespace, seed: int) -> dict[str, Step]:
     """All experiments of a seed, by arm."""
-    start = named(START, seed)
+    start, precision = named(START, seed), precisions(chosen)[seed]
     deep, near = ({"depth": depth, "relative_margin": None} for depth in (200, 20))
     margin = near | {"relative_margin": MARGIN}
 
@@ -84,7 +100,7 @@ def experiments(chosen: Namespace, seed: int) -> dict[str, Step]:
         return Step(
             named(name, seed),
             recipe,
-            {"seed": seed, **settings},
+            {"seed": seed, "precision": precision, **settings},
             model,
             "finetune",
             words=("--test", "none"),
@@ -183,10 +199,9 @@ def main(chosen: Namespace) -> None:
             study.execute(step)
     keep(study, chosen)
     name = called(study.data)
-    text = f"{called(study.model)} on {name}, {chosen.precision}.\n\n{report(study, chosen)}"
+    text = f"{called(study.model)} on {name}, {precisions_text(chosen)}.\n\n{report(study, chosen)}"
     if chosen.report:
-        part = f"{name}, {chosen.label}" if chosen.label else name
-        marks = f"<!-- tables of {part}: written by studies/depth.py -->\n", f"<!-- end of tables of {part} -->\n"
+        marks = f"<!-- tables of {name}: written by studies/depth.py -->\n", f"<!-- end of tables of {name} -->\n"
         insert(chosen.report, text, *marks)
     say(text)
 
