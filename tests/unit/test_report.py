@@ -24,8 +24,8 @@ from hardneg.callers import command_line
 from hardneg.data.judgements import LABELS, Judgements
 from hardneg.diagnostics.kept import warning
 from hardneg.diagnostics.seeds import pool_seeds
-from hardneg.errors import HardnegError, SettingsError
-from hardneg.experiment.course import course_of
+from hardneg.errors import HardnegError, InputError, SettingsError
+from hardneg.experiment.course import Course, course_of
 from hardneg.experiment.folder import write_settings
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.provenance import begun_by, remember_collection
@@ -455,28 +455,29 @@ def test_bm25s_lists_of_some_queries_are_the_composition_of_these(copied):
 
 
 @pytest.mark.parametrize(
-    ("runs", "pools", "name"),
+    ("mines", "runs", "name"),
     [
-        ("episodes/2/runs", ["episode 1", "episode 2"], "episode 2"),
-        ("episodes/3/runs", ["episode 1", "episode 2"], "episode 3"),  # not mined yet, or gone
-        ("episodes/0/runs", ["version 0", "version 1"], "version 0"),  # ANCE
-        ("episodes/1/runs", ["version 0", "version 1"], "version 1"),
-        ("episodes/1/runs", ["episode 1 version 0", "episode 1 version 1"], "episode 1 version 0"),  # AR2
-        ("episodes/1/runs-v0001", ["episode 1 version 0", "episode 1 version 1"], "episode 1 version 1"),
-        ("episodes/1/runs-v0002", [], "episode 1 version 2"),
-        ("states/40/runs", [], "step-40"),
+        ("episodes", "episodes/2/runs", "episode 2"),
+        ("refreshes", "episodes/0/runs", "refresh 0"),  # ANCE
+        ("refreshes", "episodes/1/runs", "refresh 1"),
+        ("iterations", "episodes/1/runs", "refresh 0"),  # AR2
+        ("iterations", "episodes/1/runs-v0001", "refresh 1"),
+        ("static", "episodes/1/runs", "refresh 0"),  # ADORE with static negatives
+        ("episodes", "states/40/runs", "step-40"),
     ],
 )
-def test_candidates_have_the_name_of_the_pool_that_was_mined_from_them(tmp_path, runs, pools, name):
+def test_candidates_have_the_name_of_the_pool_that_was_mined_from_them(tmp_path, mines, runs, name):
+    """Also if that pool is not mined yet, or gone."""
     opened = Opened(Layout(tmp_path))
-    opened.__dict__["pools"] = dict.fromkeys(pools)
+    opened.__dict__["course"] = Course(mines="episodes" if mines == "static" else mines)
+    if mines == "static":
+        Layout(tmp_path).episode(1).version(0).mkdir(parents=True)
     assert mined_pool(opened, StateRecord("step-40", "passing", runs=runs)) == name
 
 
 def test_what_was_met_first_has_a_number_and_a_source():
     assert kind_of("episode 12 lookahead") == (12, "lookahead")
-    assert kind_of("episode 1 version 3 query") == (3, "query")
-    assert kind_of("version 0 query") == (0, "query")
+    assert kind_of("refresh 0 query") == (0, "query")
     assert kind_of("step-4 query") == (4, "query")
     order = ["BM25", "episode 1 query", "episode 1 lookahead", "step-1 query", "step-8 query"]
     assert in_time(order[::-1]) == order

@@ -25,6 +25,7 @@ from hardneg.report.measured import of_bm25
 from hardneg.report.opened import FAULTS, RANKER, Opened
 from hardneg.report.page import Page, explorer_html, html_of
 from hardneg.report.pictures import Painter
+from hardneg.report.refreshed import worded
 from hardneg.report.scripts import asset
 from hardneg.report.shapes import altair
 from hardneg.report.side_by_side import FIGURES as TOGETHER
@@ -240,7 +241,7 @@ def make(opened: Opened, command: Sequence[str], painter: Painter | None = None)
     """
     drawn = []
     for figure in FIGURES:
-        drawn.append(one := draw(figure, opened))
+        drawn.append(one := draw(worded(figure, opened), opened))
         if painter is not None and one.spec:
             painter.add(opened.layout.figures / figure.name, one.spec)
     return Report(opened, tuple(drawn), shlex.join(command))

@@ -29,7 +29,7 @@ from hardneg.experiment.results_manifest import check_seal
 from hardneg.experiment.so_far import dev_so_far, states_so_far
 from hardneg.experiment.states import StateRecord, read_states, without_copy
 from hardneg.negatives.pool import KIND as POOL
-from hardneg.negatives.pool import NegativePool, load_pool
+from hardneg.negatives.pool import NegativePool, counted_by, load_pool
 from hardneg.records import Run
 from hardneg.report.table import NotRecorded
 from hardneg.search.runs import load_run
@@ -167,6 +167,12 @@ class Opened:
         """How the experiment is trained, which decides what its states are and which figures it has."""
         return self.told(lambda: course_of(self.settings), Course())
 
+    @cached_property
+    def unit(self) -> str:
+        """What pools are counted by: ``episode``, or ``refresh`` where they are mined within one."""
+        mined_within = self.course.mines != "episodes" or "refresh" in map(counted_by, self.layout.pools())
+        return "refresh" if mined_within else "episode"
+
     @property
     def trains_ranker(self) -> bool:
         """Whether the model that is trained is a ranker, and no retriever."""
@@ -281,8 +287,7 @@ def numbers_of(place: Path) -> list[int]:
 
 
 def name_of_pool(relative: str) -> str:
-    """The name of a pool for people, from its path in the experiment."""
-    episode = Layout.episode_within(relative)
+    """The name of a pool for people, from its path in the experiment: ``episode 2``, or ``refresh 2``."""
     version = re.search(r"v(\d+)$", relative)
-    parts = [] if episode is None else [f"episode {episode}"]
-    return " ".join([*parts, f"version {int(version[1])}"] if version else parts) or relative
+    number = Layout.episode_within(relative) if version is None else int(version[1])
+    return relative if number is None else f"{counted_by(Path(relative))} {number}"
