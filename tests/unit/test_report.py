@@ -702,7 +702,7 @@ def test_what_was_not_examined_is_said_in_a_line(copied):
     lines = [json.loads(line) for line in (copied / "states.jsonl").read_text().splitlines()]
     (copied / "states.jsonl").write_text("".join(json.dumps({**one, "asked": "judged"}) + "\n" for one in lines))
     opened, drawn = drawn_of(copied)
-    for name in ("forgetting", "trajectories", "composition", "new_negatives", "swing"):
+    for name in ("forgetting", "trajectories", "composition", "new_negatives", "swing", "overlap"):
         assert "examine = judged" in drawn[name].missing
     assert opened.notes == []
     assert drawn["breakdown"].table is not None

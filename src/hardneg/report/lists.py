@@ -82,7 +82,7 @@ def mined_lists(opened: Opened, name: str = "query") -> dict[str, RowLists]:
     if not found:
         what = (
             "States were searched for dev and test alone (examine = judged), so candidates are not known."
-            if opened.results.get("examined") == "judged"
+            if opened.judged_alone
             else "No run of the training queries is there."
         )
         raise NotRecorded(what)

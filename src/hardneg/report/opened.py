@@ -213,6 +213,12 @@ class Opened:
         found = [one for one in self.states if one.of is None and one.asked == "all" and one.kind != "bm25"]
         return without_copy(found)
 
+    @property
+    def judged_alone(self) -> bool:
+        """Whether states were searched for dev and test alone (``examine = judged``)."""
+        asked = self.settings.get("settings", {}).get("examine") == "judged"
+        return asked or self.results.get("examined") == "judged"
+
     # ------------------------------------------------------------ runs and pools
 
     def run(self, state: StateRecord, name: str) -> Run | None:
