@@ -36,6 +36,7 @@ from hardneg.report import explorer, facts_queries, facts_results, facts_time, p
 from hardneg.report.charts import borders, space_chart, trajectories_chart
 from hardneg.report.drawing import Drawn, draw
 from hardneg.report.explorer import explorer_data
+from hardneg.report.facts_audit import missing_sentence
 from hardneg.report.figures import FIGURES, SECTIONS
 from hardneg.report.lists import mined_pool, part_of, without_positives
 from hardneg.report.make import about, make, write
@@ -706,6 +707,19 @@ def test_what_was_not_examined_is_said_in_a_line(copied):
         assert "examine = judged" in drawn[name].missing
     assert opened.notes == []
     assert drawn["breakdown"].table is not None
+
+
+def test_the_report_says_which_signals_its_audit_lacks(trained, copied):
+    """In the words of the command, which searches with BM25 itself; kept lists of BM25 are taken."""
+    assert "BM25 was not searched" not in missing_sentence(opened_at(trained))
+    shutil.rmtree(copied / "bm25/runs/query")
+    opened = opened_at(copied)
+    said = missing_sentence(opened)
+    assert "Not known: both, because BM25 was not searched." in said
+    assert said.endswith(" `hardneg audit EXP` searches with BM25, too, and finds more.")
+    pytest.importorskip("altair")
+    html = make(opened, ["hardneg"]).html.decode()
+    assert "BM25 was not searched. <code>hardneg audit EXP</code> searches with BM25, too" in html
 
 
 def test_damage_is_a_note_and_the_rest_is_drawn(copied):

@@ -17,7 +17,13 @@ from hardneg.experiment.names import shown
 from hardneg.negatives.pool import counted_by
 from hardneg.report.drawing import Drawn, draw
 from hardneg.report.explorer import explorer_data
-from hardneg.report.facts_audit import AUDIT, sampled_sentence, suspected_queries, suspects_of
+from hardneg.report.facts_audit import (
+    AUDIT,
+    missing_sentence,
+    sampled_sentence,
+    suspected_queries,
+    suspects_of,
+)
 from hardneg.report.facts_results import judged_queries
 from hardneg.report.figures import FIGURES
 from hardneg.report.in_batch import in_batch, trained_start
@@ -101,6 +107,7 @@ class Report:
         subtitle = " · ".join(about(self.opened))
         title = self.opened.path.resolve().name
         found = self.explorer
+        lead = f"{sampled_sentence(self.opened)} {missing_sentence(self.opened)}".strip()
         return html_of(
             Page(
                 title,
@@ -112,7 +119,7 @@ class Report:
                 blocks=self._blocks,
                 scripts=(asset("explorer.js"),) if found else (),
                 data=(("explorer-data", found),) if found else (),
-                leads={"False negatives": sampled_sentence(self.opened)},
+                leads={"False negatives": lead},
             )
         )
 
