@@ -1220,6 +1220,23 @@ def test_an_experiment_that_is_executed_now_says_by_whom(tmp_path, hardneg):
     assert "Run the same command again to go on." in out
 
 
+def test_what_would_end_at_the_same_fault_is_not_advised(world, tmp_path, hardneg):
+    """Until a command begins anew: then the fault that ended the one before says nothing any more."""
+    folder = tmp_path / "exp"
+    settings = {"steps": 2, "max_score": -1e9, "examine": "judged", "device": "cpu"}
+    with pytest.raises(InputError, match="NO_NEGATIVES"):
+        hn.train_star(world.collection, world.model, folder, **settings)
+    _, out, _ = hardneg("show", folder)
+    assert "ended by: NO_NEGATIVES: none of 60 training queries has a negative" in out
+    assert "again to go on" not in out
+    assert not opened_at(folder).notes
+    told = Layout(folder).timing
+    told.write_text(told.read_text() + '{"stage": "begin", "seconds": 0.1}\n{"stage": "mine", "seconds": 0.1}\n')
+    _, out, _ = hardneg("show", folder)
+    assert "ended by" not in out
+    assert "Run the same command again to go on." in out
+
+
 def test_roles_without_a_supervisor_execute_it_too(tmp_path, hardneg):
     folder = begun(tmp_path / "exp")
     with lease(Layout(folder).role("trainer")):

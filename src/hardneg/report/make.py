@@ -68,6 +68,7 @@ class Report:
         running = opened.told(lambda: so_far(opened), "")
         known: Any = {"queries": queries, "running": running, "dev_passages": opened.dev_passages}
         known |= {"at_work": bool(opened.executed_by), "in_batch": opened.told(lambda: in_batch(opened), None)}
+        known["ended_by"] = opened.ended_by
         known["momentum_from"] = opened.course.momentum_from
         pools = opened.pools.values()
         known["mined"] = any(len(pool.passage_rows) for pool in pools) if pools else None

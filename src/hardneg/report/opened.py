@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hardneg.data.training_data import TrainingData
 from hardneg.errors import ArtifactError, HardnegError
 from hardneg.experiment.course import Course, course_of
-from hardneg.experiment.folder import FORMAT, executed_by, read_settings
+from hardneg.experiment.folder import BEGIN, ENDED_BY, FORMAT, executed_by, read_settings
 from hardneg.experiment.layout import Layout, run_of
 from hardneg.experiment.metrics import rows_of
 from hardneg.experiment.names import FINAL, LAST, UNTRAINED, few_of_dev
@@ -190,8 +190,20 @@ class Opened:
 
     @cached_property
     def timing(self) -> Rows:
-        """The rows of ``timing.jsonl``; damaged lines are left out."""
+        """The stages in ``timing.jsonl``; damaged lines are left out."""
+        return [row for row in self._timing if "stage" in row]
+
+    @cached_property
+    def _timing(self) -> Rows:
         return self.told(lambda: lines_of(self.layout.timing), [])
+
+    @property
+    def ended_by(self) -> str | None:
+        """The fault of the input that ended the last command that trained here; None: no such fault did."""
+        found = None
+        for row in self._timing:
+            found = None if row.get("stage") == BEGIN else row.get(ENDED_BY, found)
+        return found
 
     @cached_property
     def states(self) -> list[StateRecord]:
