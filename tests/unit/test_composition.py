@@ -94,6 +94,8 @@ def test_pools_by_provenance():
     assert found.met == ("bm25", "episode 1 query", "episode 1 lookahead", "episode 2 query")
     assert found.entries.tolist() == [[1, 1, 1, 0], [1, 2, 1, 1]]
     assert found.carried.tolist() == [0, 2]
+    again = composition_of_pools({"one": first, "two": second}, unit="refresh")
+    assert again.met == ("bm25", "refresh 1 query", "refresh 1 lookahead", "refresh 2 query")
 
 
 @pytest.mark.parametrize("block", [1, 1 << 19])

@@ -24,8 +24,8 @@ from hardneg.callers import command_line
 from hardneg.data.judgements import LABELS, Judgements
 from hardneg.diagnostics.kept import warning
 from hardneg.diagnostics.seeds import pool_seeds
-from hardneg.errors import HardnegError, SettingsError
-from hardneg.experiment.course import course_of
+from hardneg.errors import HardnegError, InputError, SettingsError
+from hardneg.experiment.course import Course, course_of
 from hardneg.experiment.folder import write_settings
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.provenance import begun_by, remember_collection
@@ -36,6 +36,7 @@ from hardneg.report import explorer, facts_queries, facts_results, facts_time, p
 from hardneg.report.charts import borders, space_chart, trajectories_chart
 from hardneg.report.drawing import Drawn, draw
 from hardneg.report.explorer import explorer_data
+from hardneg.report.facts_audit import missing_sentence
 from hardneg.report.figures import FIGURES, SECTIONS
 from hardneg.report.lists import mined_pool, part_of, without_positives
 from hardneg.report.make import about, make, write
@@ -466,28 +467,29 @@ def test_bm25s_lists_of_some_queries_are_the_composition_of_these(copied):
 
 
 @pytest.mark.parametrize(
-    ("runs", "pools", "name"),
+    ("mines", "runs", "name"),
     [
-        ("episodes/2/runs", ["episode 1", "episode 2"], "episode 2"),
-        ("episodes/3/runs", ["episode 1", "episode 2"], "episode 3"),  # not mined yet, or gone
-        ("episodes/0/runs", ["version 0", "version 1"], "version 0"),  # ANCE
-        ("episodes/1/runs", ["version 0", "version 1"], "version 1"),
-        ("episodes/1/runs", ["episode 1 version 0", "episode 1 version 1"], "episode 1 version 0"),  # AR2
-        ("episodes/1/runs-v0001", ["episode 1 version 0", "episode 1 version 1"], "episode 1 version 1"),
-        ("episodes/1/runs-v0002", [], "episode 1 version 2"),
-        ("states/40/runs", [], "step-40"),
+        ("episodes", "episodes/2/runs", "episode 2"),
+        ("refreshes", "episodes/0/runs", "refresh 0"),  # ANCE
+        ("refreshes", "episodes/1/runs", "refresh 1"),
+        ("iterations", "episodes/1/runs", "refresh 0"),  # AR2
+        ("iterations", "episodes/1/runs-v0001", "refresh 1"),
+        ("static", "episodes/1/runs", "refresh 0"),  # ADORE with static negatives
+        ("episodes", "states/40/runs", "step-40"),
     ],
 )
-def test_candidates_have_the_name_of_the_pool_that_was_mined_from_them(tmp_path, runs, pools, name):
+def test_candidates_have_the_name_of_the_pool_that_was_mined_from_them(tmp_path, mines, runs, name):
+    """Also if that pool is not mined yet, or gone."""
     opened = Opened(Layout(tmp_path))
-    opened.__dict__["pools"] = dict.fromkeys(pools)
+    opened.__dict__["course"] = Course(mines="episodes" if mines == "static" else mines)
+    if mines == "static":
+        Layout(tmp_path).episode(1).version(0).mkdir(parents=True)
     assert mined_pool(opened, StateRecord("step-40", "passing", runs=runs)) == name
 
 
 def test_what_was_met_first_has_a_number_and_a_source():
     assert kind_of("episode 12 lookahead") == (12, "lookahead")
-    assert kind_of("episode 1 version 3 query") == (3, "query")
-    assert kind_of("version 0 query") == (0, "query")
+    assert kind_of("refresh 0 query") == (0, "query")
     assert kind_of("step-4 query") == (4, "query")
     order = ["BM25", "episode 1 query", "episode 1 lookahead", "step-1 query", "step-8 query"]
     assert in_time(order[::-1]) == order
@@ -712,10 +714,23 @@ def test_what_was_not_examined_is_said_in_a_line(copied):
     lines = [json.loads(line) for line in (copied / "states.jsonl").read_text().splitlines()]
     (copied / "states.jsonl").write_text("".join(json.dumps({**one, "asked": "judged"}) + "\n" for one in lines))
     opened, drawn = drawn_of(copied)
-    for name in ("forgetting", "trajectories", "composition", "new_negatives", "swing"):
+    for name in ("forgetting", "trajectories", "composition", "new_negatives", "swing", "overlap"):
         assert "examine = judged" in drawn[name].missing
     assert opened.notes == []
     assert drawn["breakdown"].table is not None
+
+
+def test_the_report_says_which_signals_its_audit_lacks(trained, copied):
+    """In the words of the command, which searches with BM25 itself; kept lists of BM25 are taken."""
+    assert "BM25 was not searched" not in missing_sentence(opened_at(trained))
+    shutil.rmtree(copied / "bm25/runs/query")
+    opened = opened_at(copied)
+    said = missing_sentence(opened)
+    assert "Not known: both, because BM25 was not searched." in said
+    assert said.endswith(" `hardneg audit EXP` searches with BM25, too, and finds more.")
+    pytest.importorskip("altair")
+    html = make(opened, ["hardneg"]).html.decode()
+    assert "BM25 was not searched. <code>hardneg audit EXP</code> searches with BM25, too" in html
 
 
 def test_damage_is_a_note_and_the_rest_is_drawn(copied):
@@ -1213,6 +1228,23 @@ def test_an_experiment_that_is_executed_now_says_by_whom(tmp_path, hardneg):
     assert "again to go on" not in out
     _, out, _ = hardneg("show", folder)
     assert "This experiment is not finished: no state was measured" in out
+    assert "Run the same command again to go on." in out
+
+
+def test_what_would_end_at_the_same_fault_is_not_advised(world, tmp_path, hardneg):
+    """Until a command begins anew: then the fault that ended the one before says nothing any more."""
+    folder = tmp_path / "exp"
+    settings = {"steps": 2, "max_score": -1e9, "examine": "judged", "device": "cpu"}
+    with pytest.raises(InputError, match="NO_NEGATIVES"):
+        hn.train_star(world.collection, world.model, folder, **settings)
+    _, out, _ = hardneg("show", folder)
+    assert "ended by: NO_NEGATIVES: none of 60 training queries has a negative" in out
+    assert "again to go on" not in out
+    assert not opened_at(folder).notes
+    told = Layout(folder).timing
+    told.write_text(told.read_text() + '{"stage": "begin", "seconds": 0.1}\n{"stage": "mine", "seconds": 0.1}\n')
+    _, out, _ = hardneg("show", folder)
+    assert "ended by" not in out
     assert "Run the same command again to go on." in out
 
 

@@ -14,7 +14,7 @@ from hardneg.report.drawing import draw
 from hardneg.report.explorer import explorer_data
 from hardneg.report.facts_queries import change_of
 from hardneg.report.figures import FIGURES
-from hardneg.report.make import so_far
+from hardneg.report.make import make, so_far
 from hardneg.report.scripts import asset
 from hardneg.report.side_by_side import Several
 from hardneg.report.table import Table
@@ -84,7 +84,7 @@ def test_every_figure_of_two_models_has_facts(ar2):
     assert list(dict.fromkeys(drawn["entropy"].table.column("split"))) == ["test", "dev"]  # as in other charts
     assert "[0, 1, 2]" in json.dumps(drawn["iterations"].spec)  # the ticks: no half iterations
     assert {row["state"]: row["entropy"] for row in entropy}["final"] == told["entropy"]["test"]["final"]
-    pools = ["episode 1 version 0", "episode 1 version 1"]
+    pools = ["refresh 0", "refresh 1"]
     assert list(opened.pools) == pools
     lists = [f"{name} {source}" for name in pools for source in ("query", "lookahead")]
     assert list(dict.fromkeys(drawn["composition"].table.column("list"))) == lists
@@ -95,6 +95,24 @@ def test_every_figure_of_two_models_has_facts(ar2):
     assert set(drawn["loss_parts"].table.column("part")) == {"adversarial", "distillation", "entropy"}
     assert set(drawn["ranker_loss"].table.column("of")) == {"warm-up", "turns with the retriever"}
     assert all(one.spec for one in own)
+
+
+def test_negatives_of_iterations_are_counted_by_refreshes(ar2, tmp_path):
+    """In names, columns and captions, as ``inspect`` does; there is neither an older episode nor momentum."""
+    copied = shutil.copytree(ar2, tmp_path / "copy")
+    for run in copied.glob("episodes/1/runs*/query"):  # as with examine = judged: pools alone tell what was met
+        shutil.rmtree(run)
+    alone = drawn_of(copied, "composition_of_pools")[1]["composition_of_pools"].table
+    assert set(alone.column("list")) == {"refresh 0", "refresh 1"}
+    assert set(alone.column("first in")) == {"refresh 0 query", "refresh 1 query"}
+    drawn = [one for one in make(opened_at(ar2), ["hardneg"]).drawn if one.figure.section == "Negatives"]
+    assert {"composition", "new_negatives", "momentum"} <= {
+        one.figure.name for one in drawn if one.table is not None
+    }
+    for one in drawn:
+        told = [one.figure.title, one.figure.says, one.missing, json.dumps(one.spec)]
+        told += [] if one.table is None else [one.table.csv().decode()]
+        assert not [text for text in told if "episode" in text or "momentum" in text], one.figure.name
 
 
 def test_the_entropy_of_a_running_experiment_stands_beside_its_runs(ar2, tmp_path):

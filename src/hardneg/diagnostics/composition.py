@@ -101,7 +101,9 @@ def composition(
     return Composition(names, columns, kept, np.array(carried, np.int64))
 
 
-def composition_of_pools(pools: Mapping[str, NegativePool], *, block: int = BLOCK) -> Composition:
+def composition_of_pools(
+    pools: Mapping[str, NegativePool], *, unit: str = "episode", block: int = BLOCK
+) -> Composition:
     """Attribute every entry of every pool to its first encounter, as far as pools tell (ANCE-Tele, Fig. 9).
 
     No runs are needed: an entry says which source drew it, and in which episode. A passage that an earlier episode
@@ -111,8 +113,9 @@ def composition_of_pools(pools: Mapping[str, NegativePool], *, block: int = BLOC
     Parameters
     ----------
     pools : name -> pool of an episode; at least one.
+    unit : what the field ``episode`` of an entry counts, see :func:`~hardneg.negatives.pool.counted_by`.
     """
-    times = _Times.of(list(pools.values()))
+    times = _Times.of(list(pools.values()), unit)
     met = [DatedLists(pool, times.of_pool(pool)) for pool in pools.values()]
     counted = _count(met, len(times.names), block)
     columns = tuple(dict.fromkeys(times.names))
@@ -174,7 +177,7 @@ class _Times:
     names: tuple[str, ...]  # [times]
 
     @classmethod
-    def of(cls, pools: Sequence[NegativePool]) -> _Times:
+    def of(cls, pools: Sequence[NegativePool], unit: str) -> _Times:
         lowest = min((int(pool.episodes.min(initial=pool.episode)) for pool in pools), default=0)
         highest = max((pool.episode for pool in pools), default=0)
         there = np.zeros((highest - lowest + 1) * len(ORDER), bool)
@@ -184,7 +187,8 @@ class _Times:
                 there[_moments(pool.episodes[span], pool.sources[span], lowest)] = True
         number = np.where(there, np.cumsum(there) - 1, -1)
         moments = [divmod(int(at), len(ORDER)) for at in np.flatnonzero(there)]
-        return cls(lowest, number, tuple(_name(lowest + episode, ORDER[source]) for episode, source in moments))
+        names = tuple(_name(unit, lowest + episode, ORDER[source]) for episode, source in moments)
+        return cls(lowest, number, names)
 
     def of_pool(self, pool: NegativePool) -> Any:
         """A function: entries of the pool [m] -> their times."""
@@ -197,8 +201,8 @@ def _moments(episodes: NDArray[np.integer], sources: NDArray[np.integer], lowest
     return (episodes.astype(np.int64) - lowest) * len(ORDER) + place[sources]
 
 
-def _name(episode: int, source: str) -> str:
-    return f"episode {episode} {source}" if source in MOVING else source
+def _name(unit: str, episode: int, source: str) -> str:
+    return f"{unit} {episode} {source}" if source in MOVING else source
 
 
 # ---------------------------------------------------------------- new negatives

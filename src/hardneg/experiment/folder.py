@@ -22,7 +22,7 @@ from hardneg.config import Settings, differences, read_value
 from hardneg.data.collection import Collection
 from hardneg.data.judgements import Judgements, read_judgements, save_judgements
 from hardneg.data.training_data import ChosenSplits, TrainingData
-from hardneg.errors import ArtifactError
+from hardneg.errors import ArtifactError, HardnegError, InputError
 from hardneg.experiment.layout import SETTINGS, Layout, cache_beside
 from hardneg.experiment.metrics import RESTORE, Metrics
 from hardneg.experiment.observers import Observers
@@ -51,6 +51,7 @@ SPLITS, BASE = "splits", "base_model"  # keys of settings.json: the splits, and 
 SHOWN = 8  # settings that a message names
 GIVEN = 3  # settings whose options a message shows
 BEGIN = "begin"  # the rows that describe the machine of an execution
+ENDED_BY = "ended_by"  # of a row of the timing that is no stage: the fault that ended a command
 
 
 class Experiment:
@@ -203,7 +204,8 @@ def open_experiment(
                 seal(path)
         write_settings(path, record)
         keep_judgements(path, data)
-        yield experiment
+        with noting_fault(layout):
+            yield experiment
 
 
 @contextlib.contextmanager
@@ -237,7 +239,19 @@ def join_experiment(
         else:
             write_settings(path, record)
         keep_judgements(path, data)
-        yield Experiment(path, cache or layout.cache, source)
+        with noting_fault(layout):
+            yield Experiment(path, cache or layout.cache, source)
+
+
+@contextlib.contextmanager
+def noting_fault(layout: Layout) -> Iterator[None]:
+    """Note a fault of the input that ends the block in ``timing.jsonl``: the same command would end so again."""
+    try:
+        yield
+    except InputError as fault:
+        with contextlib.suppress(HardnegError, OSError):  # the fault itself is told in any case
+            append_lines(layout.timing, json.dumps({ENDED_BY: str(fault)}).encode() + b"\n")
+        raise
 
 
 def executed_by(path: Path) -> list[str]:

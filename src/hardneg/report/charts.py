@@ -152,9 +152,10 @@ def composition_chart(table: Table) -> Chart:
 
 
 def new_chart(table: Table) -> Chart:
-    """The share of new candidates near d+ in each episode."""
+    """The share of new candidates near d+ in each episode or refresh."""
     known = Table(table.columns, tuple(row for row in table.rows if row[-1] is not None))
-    return bars(known, x="share", y="episode", title="share of new candidates near d+ in the episode before")
+    unit = table.columns[0]
+    return bars(known, x="share", y=unit, title=f"share of new candidates near d+ in the {unit} before")
 
 
 def swing_chart(table: Table) -> Chart:

@@ -18,7 +18,7 @@ from hardneg import keyed_random
 from hardneg.experiment.names import FINAL, shown
 from hardneg.negatives.facts import entries_of
 from hardneg.negatives.labels import answers_of
-from hardneg.negatives.pool import NegativePool, counted_by
+from hardneg.negatives.pool import NegativePool
 from hardneg.records import Positives, Run
 from hardneg.report.facts_queries import change_of, moved_of
 from hardneg.report.measured import training_ranks
@@ -95,9 +95,7 @@ def explorer_data(opened: Opened, suspected: Sequence[int] = ()) -> dict[str, An
             queries.append(one)
     if not queries:
         raise NotRecorded("No query has runs to look into.")
-    units = {counted_by(place) for place in opened.layout.pools()}
-    counted = "refresh" if "refresh" in units else "episode"
-    return {"states": names, "counted": counted, "passages": passages.found, "queries": queries}
+    return {"states": names, "counted": opened.unit, "passages": passages.found, "queries": queries}
 
 
 def size_of(part: Any) -> int:

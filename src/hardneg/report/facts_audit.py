@@ -50,6 +50,15 @@ def sampled_sentence(opened: Opened) -> str:
     )
 
 
+def missing_sentence(opened: Opened) -> str:
+    """The signals that are not known, and why, as ``hardneg audit`` says it; "" if there are none, or no audit."""
+    missing = opened.kept.get(AUDIT, {}).get("left_out", {})
+    told = [f"Not known: {name}, because {why}." for name, why in missing.items()]
+    if "both" in missing and "retriever" not in missing:  # BM25's lists alone are missing
+        told.append("`hardneg audit EXP` searches with BM25, too, and finds more.")
+    return " ".join(told)
+
+
 def signals_table(opened: Opened) -> Table:
     """The number of pairs and queries for which each signal fires."""
     return Table.of(

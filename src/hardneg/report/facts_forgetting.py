@@ -22,7 +22,7 @@ def ranks_of(opened: Opened) -> tuple[Any, dict[str, Float64]]:
     """The training queries and their reciprocal ranks by state; raises if there are fewer than two states."""
     if opened.trains_ranker:
         raise NotMeant("A ranker was trained, which retrieves nothing.")
-    if opened.results.get("examined") == "judged":
+    if opened.judged_alone:
         what = "States were searched for dev and test alone (examine = judged), so forgetting is not known."
         raise NotRecorded(what)
     rows, ranks = training_ranks(opened)

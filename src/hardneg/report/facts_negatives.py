@@ -10,6 +10,7 @@ from hardneg.diagnostics.score_profile import in_batch_share
 from hardneg.diagnostics.swing import CLASSES, Swing, swing, swing_cases
 from hardneg.experiment.layout import informative_of
 from hardneg.experiment.names import shown
+from hardneg.negatives.pool import NegativePool
 from hardneg.report.lists import RowLists, bm25_lists, mined_lists, rows_of_pool
 from hardneg.report.opened import Opened
 from hardneg.report.table import NotRecorded, Table
@@ -48,7 +49,8 @@ def pools_table(opened: Opened) -> Table:
         )
     query = lists_or_none(opened, "query")
     if any(name not in query for name in opened.pools):
-        return Table.of(composition_of_pools(opened.pools).rows())
+        unit = "episode" if opened.course.mines == "episodes" else "refresh"  # `adore` counts none in its entries
+        return Table.of(composition_of_pools(opened.pools, unit=unit).rows())
     found = [row for row in composed(opened) if row["list"].endswith(POOL)]
     return Table.of(row | {"list": row["list"].removesuffix(POOL)} for row in found)
 
@@ -79,7 +81,7 @@ def encountered(opened: Opened) -> dict[str, RowLists]:
 
 
 def momentum_table(opened: Opened) -> Table:
-    """The size of each pool, and the share that momentum carried over from older episodes."""
+    """The size of each pool and, if there are episodes, the share that momentum carried over from older ones."""
     if not opened.pools:
         raise NotRecorded("No pool of negatives is here.")
     return Table.of(
@@ -87,10 +89,15 @@ def momentum_table(opened: Opened) -> Table:
             "pool": name,
             "queries": len(pool),
             "negatives": len(pool.passage_rows),
-            "of momentum": float(pool.momentum.mean()) if len(pool.passage_rows) else 0.0,
+            **({"of momentum": share_carried(pool)} if opened.unit == "episode" else {}),
         }
         for name, pool in opened.pools.items()
     )
+
+
+def share_carried(pool: NegativePool) -> float:
+    """The share of a pool that momentum carried over; 0 for an empty one."""
+    return float(pool.momentum.mean()) if len(pool.passage_rows) else 0.0
 
 
 def new_table(opened: Opened) -> Table:
@@ -104,7 +111,7 @@ def new_table(opened: Opened) -> Table:
         before = [first]
     return Table.of(
         {
-            "episode": one.episode,
+            opened.unit: one.episode,
             "candidates": one.candidates,
             "new": one.new,
             "near d+ before": one.near,
@@ -114,11 +121,18 @@ def new_table(opened: Opened) -> Table:
     )
 
 
-def swing_table(opened: Opened) -> Table:
-    """Candidates that leave and return, by class; entries of pools that do so have rows of their own."""
+def lists_that_swing(opened: Opened) -> dict[str, RowLists]:
+    """The candidates, if they are of as many episodes or refreshes as swing needs."""
     query = mined_lists(opened)
     if len(query) < FEWEST_FOR_SWING:
-        raise NotRecorded("Swing needs three episodes or more: in, out, and in again.")
+        several = {"episode": "episodes", "refresh": "refreshes"}[opened.unit]
+        raise NotRecorded(f"Swing needs three {several} or more: in, out, and in again.")
+    return query
+
+
+def swing_table(opened: Opened) -> Table:
+    """Candidates that leave and return, by class; entries of pools that do so have rows of their own."""
+    lists_that_swing(opened)
     found = {"candidates": swung(opened)}
     pools = {name: pool for name, pool in opened.pools.items() if len(pool.passage_rows)}  # not those in the batch
     if len(pools) >= FEWEST_FOR_SWING:
@@ -140,9 +154,7 @@ def swung(opened: Opened) -> Swing:
 
 def swing_cases_table(opened: Opened) -> Table:
     """Passages that swing, with texts and places by episode, of the queries that show swing best."""
-    query = mined_lists(opened)
-    if len(query) < FEWEST_FOR_SWING:
-        raise NotRecorded("Swing needs three episodes or more: in, out, and in again.")
+    query = lists_that_swing(opened)
     collection = opened.data_here.collection
     cases = [
         case for row in swung(opened).clearest(CASES) for case in islice(swing_cases(query, int(row)), PASSAGES)

@@ -103,7 +103,11 @@ def overlap_table(opened: Opened) -> Table:
             share = training_overlap(run, pool, positives=qrels.positives(), depth=DEPTH)
             rows.append({"split": split, "state": shown(state.name), "share": float(np.nanmean(share))})
     if not rows:
-        raise NotRecorded("No state has both its negatives and a run of dev or test.")
+        raise NotRecorded(
+            "States were searched for dev and test alone (examine = judged), so this figure leaves them out."
+            if opened.judged_alone
+            else "No state has both its negatives and a run of dev or test."
+        )
     return Table.of(rows)
 
 

@@ -114,11 +114,10 @@ def _searched(opened: Opened) -> list[StateRecord]:
     if opened.trains_ranker:
         raise NotMeant("A ranker retrieves nothing.")
     if len(found) < 2:
-        judged = opened.results.get("examined") == "judged"
         raise NotRecorded(
             "States were searched for dev and test alone (examine = judged), and steps did not retrieve, so this"
             " is not known."
-            if judged
+            if opened.judged_alone
             else "This needs the hits of the training queries in two states, and they are not there."
         )
     return found

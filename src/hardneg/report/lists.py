@@ -62,10 +62,10 @@ def mined_pool(opened: Opened, state: StateRecord) -> str:
     if number is None:
         return shown(state.name)
     folder = layout.episode(number)
-    places = [folder.version(version or 0), version_in(layout.versions, number)]
-    names = [name_of_pool(layout.relative(place)) for place in places]
-    otherwise = names[0] if version else name_of_pool(layout.relative(folder.negatives))
-    return next((name for name in names if name in opened.pools), otherwise)
+    place = folder.version(version or 0) if opened.unit == "refresh" else folder.negatives
+    if opened.course.mines == "refreshes":
+        place = version_in(layout.versions, number)
+    return name_of_pool(layout.relative(place))
 
 
 def mined_lists(opened: Opened, name: str = "query") -> dict[str, RowLists]:
@@ -82,7 +82,7 @@ def mined_lists(opened: Opened, name: str = "query") -> dict[str, RowLists]:
     if not found:
         what = (
             "States were searched for dev and test alone (examine = judged), so candidates are not known."
-            if opened.results.get("examined") == "judged"
+            if opened.judged_alone
             else "No run of the training queries is there."
         )
         raise NotRecorded(what)

@@ -17,7 +17,13 @@ from hardneg.experiment.names import shown
 from hardneg.negatives.pool import counted_by
 from hardneg.report.drawing import Drawn, draw
 from hardneg.report.explorer import explorer_data
-from hardneg.report.facts_audit import AUDIT, sampled_sentence, suspected_queries, suspects_of
+from hardneg.report.facts_audit import (
+    AUDIT,
+    missing_sentence,
+    sampled_sentence,
+    suspected_queries,
+    suspects_of,
+)
 from hardneg.report.facts_results import judged_queries
 from hardneg.report.figures import FIGURES
 from hardneg.report.in_batch import in_batch, trained_start
@@ -25,6 +31,7 @@ from hardneg.report.measured import of_bm25
 from hardneg.report.opened import FAULTS, RANKER, Opened
 from hardneg.report.page import Page, explorer_html, html_of
 from hardneg.report.pictures import Painter
+from hardneg.report.refreshed import worded
 from hardneg.report.scripts import asset
 from hardneg.report.shapes import altair
 from hardneg.report.side_by_side import FIGURES as TOGETHER
@@ -61,6 +68,7 @@ class Report:
         running = opened.told(lambda: so_far(opened), "")
         known: Any = {"queries": queries, "running": running, "dev_passages": opened.dev_passages}
         known |= {"at_work": bool(opened.executed_by), "in_batch": opened.told(lambda: in_batch(opened), None)}
+        known["ended_by"] = opened.ended_by
         known["momentum_from"] = opened.course.momentum_from
         pools = opened.pools.values()
         known["mined"] = any(len(pool.passage_rows) for pool in pools) if pools else None
@@ -100,6 +108,7 @@ class Report:
         subtitle = " · ".join(about(self.opened))
         title = self.opened.path.resolve().name
         found = self.explorer
+        lead = f"{sampled_sentence(self.opened)} {missing_sentence(self.opened)}".strip()
         return html_of(
             Page(
                 title,
@@ -111,7 +120,7 @@ class Report:
                 blocks=self._blocks,
                 scripts=(asset("explorer.js"),) if found else (),
                 data=(("explorer-data", found),) if found else (),
-                leads={"False negatives": sampled_sentence(self.opened)},
+                leads={"False negatives": lead},
             )
         )
 
@@ -240,7 +249,7 @@ def make(opened: Opened, command: Sequence[str], painter: Painter | None = None)
     """
     drawn = []
     for figure in FIGURES:
-        drawn.append(one := draw(figure, opened))
+        drawn.append(one := draw(worded(figure, opened), opened))
         if painter is not None and one.spec:
             painter.add(opened.layout.figures / figure.name, one.spec)
     return Report(opened, tuple(drawn), shlex.join(command))

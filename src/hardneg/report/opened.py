@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hardneg.data.training_data import TrainingData
 from hardneg.errors import ArtifactError, HardnegError
 from hardneg.experiment.course import Course, course_of
-from hardneg.experiment.folder import FORMAT, executed_by, read_settings
+from hardneg.experiment.folder import BEGIN, ENDED_BY, FORMAT, executed_by, read_settings
 from hardneg.experiment.layout import Layout, run_of
 from hardneg.experiment.metrics import rows_of
 from hardneg.experiment.names import FINAL, LAST, UNTRAINED, few_of_dev
@@ -29,7 +29,7 @@ from hardneg.experiment.results_manifest import check_seal
 from hardneg.experiment.so_far import dev_so_far, states_so_far
 from hardneg.experiment.states import StateRecord, read_states, without_copy
 from hardneg.negatives.pool import KIND as POOL
-from hardneg.negatives.pool import NegativePool, load_pool
+from hardneg.negatives.pool import NegativePool, counted_by, load_pool
 from hardneg.records import Run
 from hardneg.report.table import NotRecorded
 from hardneg.search.runs import load_run
@@ -167,6 +167,12 @@ class Opened:
         """How the experiment is trained, which decides what its states are and which figures it has."""
         return self.told(lambda: course_of(self.settings), Course())
 
+    @cached_property
+    def unit(self) -> str:
+        """What pools are counted by: ``episode``, or ``refresh`` where they are mined within one."""
+        mined_within = self.course.mines != "episodes" or "refresh" in map(counted_by, self.layout.pools())
+        return "refresh" if mined_within else "episode"
+
     @property
     def trains_ranker(self) -> bool:
         """Whether the model that is trained is a ranker, and no retriever."""
@@ -184,8 +190,20 @@ class Opened:
 
     @cached_property
     def timing(self) -> Rows:
-        """The rows of ``timing.jsonl``; damaged lines are left out."""
+        """The stages in ``timing.jsonl``; damaged lines are left out."""
+        return [row for row in self._timing if "stage" in row]
+
+    @cached_property
+    def _timing(self) -> Rows:
         return self.told(lambda: lines_of(self.layout.timing), [])
+
+    @property
+    def ended_by(self) -> str | None:
+        """The fault of the input that ended the last command that trained here; None: no such fault did."""
+        found = None
+        for row in self._timing:
+            found = None if row.get("stage") == BEGIN else row.get(ENDED_BY, found)
+        return found
 
     @cached_property
     def states(self) -> list[StateRecord]:
@@ -206,6 +224,12 @@ class Opened:
         """The states of training that were searched for training queries, without an index or re-ranking."""
         found = [one for one in self.states if one.of is None and one.asked == "all" and one.kind != "bm25"]
         return without_copy(found)
+
+    @property
+    def judged_alone(self) -> bool:
+        """Whether states were searched for dev and test alone (``examine = judged``)."""
+        asked = self.settings.get("settings", {}).get("examine") == "judged"
+        return asked or self.results.get("examined") == "judged"
 
     # ------------------------------------------------------------ runs and pools
 
@@ -281,8 +305,7 @@ def numbers_of(place: Path) -> list[int]:
 
 
 def name_of_pool(relative: str) -> str:
-    """The name of a pool for people, from its path in the experiment."""
-    episode = Layout.episode_within(relative)
+    """The name of a pool for people, from its path in the experiment: ``episode 2``, or ``refresh 2``."""
     version = re.search(r"v(\d+)$", relative)
-    parts = [] if episode is None else [f"episode {episode}"]
-    return " ".join([*parts, f"version {int(version[1])}"] if version else parts) or relative
+    number = Layout.episode_within(relative) if version is None else int(version[1])
+    return relative if number is None else f"{counted_by(Path(relative))} {number}"

@@ -53,7 +53,7 @@ class Page:
     command : what makes the page again.
     sections : names of the sections, in their order.
     blocks : more HTML by section, which stands after the section's figures.
-    leads : by section, a sentence that stands before the section's figures.
+    leads : by section, what stands before the section's figures.
     scripts : more scripts, which run after the charts are drawn; their data are in ``data``.
     data : by id, JSON for scripts.
     """
@@ -279,7 +279,7 @@ def _has(section: str, page: Page) -> bool:
 
 def _section(name: str, page: Page, charts: set[str], most: int) -> str:
     figures = [one for one in page.drawn if one.figure.section == name and one.meant]
-    lead = f"<p>{text(page.leads[name])}</p>" if page.leads.get(name) else ""
+    lead = f"<p>{marked(page.leads[name])}</p>" if page.leads.get(name) else ""
     parts = [figure_html(one, fits=one.figure.name in charts, most=most) for one in figures]
     inner = lead + "".join(parts) + page.blocks.get(name, "") + missing_html(figures)
     place = anchor(name)

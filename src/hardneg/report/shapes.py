@@ -343,13 +343,12 @@ def in_time(names: Sequence[str]) -> list[str]:
 def kind_of(name: str) -> tuple[float, str]:
     """The number of a first encounter and its source: (2, "query") of ``"episode 2 query"``.
 
-    If negatives are mined again within an episode, the number is that of the version:
-    ``"episode 1 version 2 query"``. Of a state on the way, as ``adore`` has them, it is the step:
-    ``"step-4 query"``.
+    If negatives are mined again within an episode, the number is that of the refresh: ``"refresh 2 query"``. Of a
+    state on the way, as ``adore`` has them, it is the step: ``"step-4 query"``.
     """
-    found = re.fullmatch(r"(?:episode (\d+) ?)?(?:version (\d+) ?)?(?:step-(\d+) ?)?(.*)", name)
-    if found and (number := found[3] or found[2] or found[1]):
-        return int(number), found[4]
+    found = re.fullmatch(r"(?:(?:episode|refresh) |step-)(\d+) ?(.*)", name)
+    if found:
+        return int(found[1]), found[2]
     return (float("inf") if name == "other" else -1.0), name
 
 

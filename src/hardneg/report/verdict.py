@@ -61,6 +61,7 @@ def verdict(
     queries: int | None = None,
     running: str = "",
     at_work: bool = False,
+    ended_by: str | None = None,
     dev_passages: int | None = None,
     in_batch: Beside | None = None,
     mined: bool | None = True,
@@ -73,6 +74,7 @@ def verdict(
     results : content of ``results.json``; empty if there is none.
     queries : the number of queries of that split; None if it is not known.
     running : what is known of an experiment without results; at_work: whether a process executes it now.
+    ended_by : the fault that ended it and would end the same command again; None: there is none.
     in_batch : the test against a state that in-batch negatives alone trained; None: there is no such state.
     mined : whether a pool of the experiment has negatives, which an audit could look through; None: there is none.
     dev_passages : the number of BM25 passages of each query that dev was judged among; None: all passages.
@@ -84,6 +86,8 @@ def verdict(
     if not rows:
         if results:
             return Verdict("open", "Nothing was measured: the experiment has no dev and no test split.", (), ())
+        if ended_by and not at_work:
+            return Verdict("open", running, (f"ended by: {ended_by}",), ())  # the fault says what to do
         next_step = (
             "Ask again later, when it has measured more." if at_work else "Run the same command again to go on."
         )
