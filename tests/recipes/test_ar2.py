@@ -260,6 +260,36 @@ def test_retriever_and_ranker_are_measured_at_every_iteration_and_in_the_grid(me
     assert hn.verify(out)["whole"]
 
 
+def test_cards_name_what_both_models_began_with_and_what_the_ranker_gained(world, tmp_path):
+    train_small("ar2", world, tmp_path / "new", iterations=1)
+    results = train_small(
+        "ar2",
+        world,
+        tmp_path / "given",
+        iterations=1,
+        model=str(tmp_path / "new/model"),
+        ranker=str(tmp_path / "new"),
+    )
+    first, given = (
+        [(tmp_path / name / kind / "README.md").read_text() for kind in ("model", "ranker")]
+        for name in ("new", "given")
+    )
+    assert all("first_ranker_steps = 2" in card for card in first)
+    assert not any("first_ranker_" in card for card in given)
+    assert "was trained before" not in "".join(first)
+    assert "from new/model, with the ranker new/ranker to learn from." in given[0]
+    assert "The model that it started from, new/model, was trained before; the tables call it" in given[0]
+    assert "by AR2 (Zhang et al., 2022) from model with a new head, in turns with a retriever" in first[1]
+    assert (
+        "by AR2 (Zhang et al., 2022) from new/ranker, in turns with a retriever that began as new/mo" in given[1]
+    )
+    assert f"(collection `{world.collection.digest[:12]}`)" in given[1]
+    value = results["test"]["final/ranker"]["RR@10"]
+    assert f"| final/ranker | {value:.4f} |" in given[1]
+    assert f'"value": {value}' in given[1]
+    assert hn.verify(tmp_path / "given")["whole"]
+
+
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_pipelines_score_in_the_precision_of_the_experiment(world, tmp_path, monkeypatch, precision):
     asked = []

@@ -388,6 +388,40 @@ def test_a_saved_ranker_is_one_of_sentence_transformers_with_equal_scores(
     assert "About it." in (tmp_path / "ranker/README.md").read_text()
 
 
+@pytest.mark.parametrize("family", ["bert", "roberta", "deberta-v2"])
+@pytest.mark.parametrize("lengths", [{"passage_length": 12}, {"query_length": 5}, {"query_length": 40}])
+def test_the_card_says_how_to_cut_texts_that_the_pair_has_room_for(
+    classifiers, family, lengths, tmp_path, sentence_transformers
+):
+    source, rows = stub(), drawn(stub())
+    ranker = load_ranker(classifiers(family), max_length=60, activation="identity", title_join="space", **lengths)
+    save_ranker(ranker, tmp_path / "ranker")
+    card = (tmp_path / "ranker/README.md").read_text()
+    code = card.partition("```python\n")[2].partition("```")[0].replace("this folder", str(tmp_path / "ranker"))
+    exec(code, told := {})  # what people copy
+    template = ranker.template
+    query, passage = template.query.max_length, template.passage.max_length
+    assert f'cut("a question", {query}), cut("a title its text", {passage})' in code
+    assert ("it may also cut the query" in card) == (lengths == {"query_length": 40})
+    pairs = pairs_of_texts(source, *rows, " ")
+    found = scored(ranker, source, tmp_path, rows)
+    cut = [(told["cut"](one, query), told["cut"](other, passage)) for one, other in pairs]
+    np.testing.assert_allclose(found, told["model"].predict(cut), atol=1e-4, rtol=0)
+    if "query_length" not in lengths or lengths["query_length"] == 5:
+        assert np.abs(found - told["model"].predict(pairs)).max() > 0.01  # so it was needed
+
+
+def test_the_card_cuts_no_text_where_only_the_pair_is_cut(classifiers, tmp_path):
+    for number, (lengths, cuts) in enumerate(
+        [({}, False), ({"passage_length": 59}, False), ({"passage_length": 58}, True), ({"chunks": 2}, True)]
+    ):
+        ranker = load_ranker(classifiers("bert"), max_length=60, **lengths)
+        save_ranker(ranker, tmp_path / str(number))
+        card = (tmp_path / str(number) / "README.md").read_text()
+        assert ("def cut(" in card) == cuts, lengths
+        assert ("this ranker reads up to 2" in card) == ("chunks" in lengths)
+
+
 def test_a_ranker_of_several_files_is_read(classifiers, tmp_path):
     whole = load_ranker(classifiers("bert"))
     folder = shutil.copytree(classifiers("bert"), tmp_path / "parts")

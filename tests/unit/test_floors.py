@@ -20,7 +20,18 @@ FLOORS = floors()
 ORDER = [module for modules in FLOORS.values() for module in modules]
 SHARED_READERS = {
     f"data.formats.{name}"
-    for name in ("lines", "moulds", "faults", "pair_table", "folders", "arrays", "contexts", "tables", "columns")
+    for name in (
+        "lines",
+        "moulds",
+        "faults",
+        "pair_table",
+        "folders",
+        "arrays",
+        "contexts",
+        "tables",
+        "columns",
+        "table_files",
+    )
 }
 COLLECTIVES = {
     "group",

@@ -1,6 +1,8 @@
 """What was measured of states: the choice among them, and the one that becomes the final state."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from hardneg.experiment.states import StateRecord
 from worlds.tiny_records import run_of
 
 RR = parse_measures("RR@10")
+PAGE = Path(__file__).resolve().parents[2] / "docs/ar2.md"
 
 
 def scored(value):
@@ -104,6 +107,50 @@ def test_of_another_state_only_what_a_kept_ranker_reranked_is_repeated_as_final(
     )
     for kept, more in (("untrained", ["final", "final/ranker"]), ("iteration-1", ["final"])):
         assert list(with_final(states, "last", kept, None, Layout(tmp_path))) == [*states, *more]
+
+
+def rows_on_the_page():
+    """state that is kept → (rows of the final state, rows of the last iteration), as docs/ar2.md has them."""
+    table = PAGE.read_text("utf-8").partition("| state that is kept |")[2].partition("\n\n")[0]
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
+    return {kept: [re.findall("`([^`]+)`", cell) for cell in others] for kept, *others in cells}
+
+
+@pytest.mark.parametrize(
+    ("kept", "chosen", "changed"),
+    [
+        ("the last iteration", "last", False),
+        ("an earlier iteration k", "iteration-1", False),
+        ("G⁰", "untrained", False),
+        ("the model as it came, changed by settings", "untrained", True),
+    ],
+)
+def test_the_page_of_ar2_names_the_rows_of_the_state_that_is_kept(kept, chosen, changed, tmp_path):
+    def reranked(of, by, ranker=None):
+        return replace(measured(f"{of}/{by}"), record=StateRecord(f"{of}/{by}", "reranked", of=of, ranker=ranker))
+
+    start = "untrained-as-trained" if changed else "untrained"
+    for given in (False, True):
+        first = None if given else "first-ranker"
+        states = seen_of(
+            measured("untrained", "untrained", dev=0.6),
+            measured(start, start, dev=0.6),
+            reranked(start, "first-ranker", first),
+            measured("iteration-1", dev=0.5, place=tmp_path / "1"),
+            reranked("iteration-1", "ranker"),
+            reranked(start, "ranker-1"),
+            reranked("last", "first-ranker", first),
+            reranked(start, "ranker", "ranker"),
+            reranked("last", "ranker", "ranker"),
+            measured("last", "last", dev=0.4, place=tmp_path / "last"),
+        )
+        found = with_final(states, "last", chosen, None, Layout(tmp_path))
+        final, last = rows_on_the_page()[kept]
+        if given and kept == "G⁰":  # the page says so below the table
+            final.remove("final/first-ranker")
+        assert {name for name in found if name.startswith("final")} == set(final)
+        assert {name for name in found if name.startswith("last")} == set(last)
+        assert {f"{start}/first-ranker", f"{start}/ranker", "iteration-1/ranker"} <= set(found)
 
 
 def test_a_state_that_is_kept_needs_no_second_look_at_its_negatives(seen, tmp_path):

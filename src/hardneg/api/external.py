@@ -13,7 +13,7 @@ from hardneg.api.inputs import Data, Place, collection_of
 from hardneg.api.inspect import pool_at
 from hardneg.data.collection import Collection
 from hardneg.data.formats.negative_lists import NAME, holds_tokens, list_files, read_id_lists, read_token_lists
-from hardneg.data.formats.pairs import table_files
+from hardneg.data.formats.table_files import table_files
 from hardneg.data.formats.tables import JSON, suffix_of
 from hardneg.data.formats.trec import read_run
 from hardneg.data.importing import find_source, kind_of_file, of_columns

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,14 @@ from hardneg.api.planning import origins, planned
 from hardneg.api.prepare import Task, prepare
 from hardneg.api.start import Start, be_role, open_start, role_jobs, say_start, with_ranker
 from hardneg.api.train_ranker import train_ranker
-from hardneg.diagnostics.results import EvaluationPlan, evaluate_states, is_measured
+from hardneg.diagnostics.results import (
+    EvaluationPlan,
+    Handling,
+    evaluate_states,
+    is_measured,
+    kept_state,
+    save_state,
+)
 from hardneg.diagnostics.search_state import bm25_judged
 from hardneg.diagnostics.seeds import pool_seeds
 from hardneg.diagnostics.timeline import draw_timeline
@@ -121,6 +129,8 @@ def train_once(task: Task, start: Start) -> dict[str, Any]:
             return by_leader(lambda: dict(experiment.results))
         frozen = frozen_models(settings, source, start.base, data, experiment.cache)
         training = TrainingRun(settings, data, experiment, frozen)
+        plan = evaluation_plan(task, start)
+        others = partial(recipe.others, experiment.layout, data, source, plan.settings)
         say_start(start, experiment, data.collection)
         with (
             contextlib.ExitStack() as stack,
@@ -139,9 +149,10 @@ def train_once(task: Task, start: Start) -> dict[str, Any]:
                 from_own(start.own, training, states),
                 data,
                 experiment,
-                evaluation_plan(task, start),
+                plan,
                 bm25=bm25_judged,
                 untrained=start.untrained,
+                handling=Handling(kept_state, save_state, others=others),
             )
         if jobs:
             draw_timeline(experiment.layout.timeline, experiment.timing)
@@ -153,15 +164,17 @@ def train_once(task: Task, start: Start) -> dict[str, Any]:
 def evaluation_plan(task: Task, start: Start) -> EvaluationPlan:
     """What is measured of the states of an experiment, and what its model card says."""
     settings, source = task.settings, task.source
+    ranker = f", with the ranker {source.of_ranker.name} to learn from" if source.ranker else ""
     return EvaluationPlan(
         measures=settings.judging,
         depth=settings.depth,
         seed=settings.seed,
         first_episode=settings.first_episode,
         keep=settings.keep,
-        about=f"A dense retriever trained with hardneg by {task.recipe.about} from {source.name}.",
-        settings=settings.result_values(),
+        about=f"A dense retriever trained with hardneg by {task.recipe.about} from {source.name}{ranker}.",
+        settings=settings.card_values(ranker_given=bool(source.ranker)),
         base_model=source.hub_name,
+        trained_start=source.trained_name,
         own=start.own_settings,
         in_steps=settings.train_passage_length,
         how="" if start.own is None else start.own.how,

@@ -147,6 +147,7 @@ def ranker_plan(task: Task, ranker: CrossEncoder) -> EvaluationPlan:
         about=f"A ranker (cross-encoder) trained with hardneg by {task.recipe.about} from {source.name}.",
         settings=settings.result_values() | {"max_length": length},
         base_model=source.hub_name,
+        trained_start=source.trained_name,
     )
 
 

@@ -23,6 +23,7 @@ from hardneg.data.formats import (
     pairs,
     pydocs,
     qa,
+    table_files,
     tevatron,
     three_tables,
     trec_folder,
@@ -197,7 +198,7 @@ def detect(data: str) -> str:
         raise no_collection("a model", place)
     if found := by_names(names, SIGNS):
         return found
-    files = pairs.table_files(place)
+    files = table_files.table_files(place)
     if three_tables.are_read(place):  # else a table of questions would be taken for one of passages
         return "tables"
     if found := of_columns(files) or ("tables" if has_three_tables(place) else by_later_signs(names, files)):
@@ -216,7 +217,7 @@ def would_read(place: Path, file: Path) -> bool:
     except (HardnegError, OSError):
         return False
     if format in ("pairs", "corpus"):
-        return pairs.would_read(place, file)
+        return table_files.would_read(place, file)
     if format == "tables":
         return three_tables.would_read(place, file)
     if format == "beir":

@@ -3,26 +3,43 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hardneg.data.training_data import TrainingData
-from hardneg.diagnostics.kept import choice_sentence, rate_sentence, sentence, warning
+from hardneg.diagnostics.kept import (
+    choice_sentence,
+    of_trained_start,
+    rate_sentence,
+    sentence,
+    trained_before,
+    warning,
+)
 from hardneg.experiment.names import FINAL, UNTRAINED, few_of_dev, shown
 from hardneg.shown import counted
 
 
-def model_card(about: str, data: TrainingData, results: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    """The part of a model card about training data, results and settings, as Markdown."""
-    collection = data.collection
+def model_card(
+    about: str,
+    data: TrainingData,
+    results: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    trained_start: str | None = None,
+) -> str:
+    """The part of a model card about training data, results and settings, as Markdown.
+
+    Parameters
+    ----------
+    trained_start : the name of the model that training starts from, if it was trained before.
+    """
     untrained = results.get("kept", {}).get("state") == UNTRAINED
     said = "**These are the weights of the untrained model.** The training that was tried, and is not in them:"
     lines = [
         *([said, ""] if untrained else []),
         about,
+        *([trained_before(trained_start, "the tables")] if trained_start else []),
         "",
-        f"Training data: {counted(len(data.train), 'query')} over {counted(collection.n_passages, 'passage')}"
-        f" (collection `{collection.digest[:12]}`).",
+        data_line(data),
     ]
     if index := results.get("index"):
         lines += ["", f"Trained to be searched through the `{index['kind']}` index `{index['digest'][:12]}`."]
@@ -39,21 +56,33 @@ def model_card(about: str, data: TrainingData, results: Mapping[str, Any], setti
     if gained := gain_lines(results):
         lines += ["", *(f"- {line}" for line in gained)]
     for split in splits_of(results):
-        measures = list(results[split][FINAL])
-        rows = [
-            [shown(state), *(f"{found[name]:.4f}" for name in measures)] for state, found in results[split].items()
-        ]
-        table = [["", *measures], ["---"] * (1 + len(measures)), *rows]
-        lines += [
-            "",
-            f"## Results on {split}{among_of(split, results, settings)}",
-            "",
-            *(f"| {' | '.join(row)} |" for row in table),
-        ]
+        lines += results_lines(split, [*results[split]], results, settings)
+    if trained_start:
+        lines = [of_trained_start(line) for line in lines]
+    return "\n".join([*lines, *settings_lines(settings, "Training that was tried" if untrained else "Training")])
+
+
+def data_line(data: TrainingData) -> str:
+    """The sentence of a card about the training data."""
+    queries, passages = counted(len(data.train), "query"), counted(data.collection.n_passages, "passage")
+    return f"Training data: {queries} over {passages} (collection `{data.collection.digest[:12]}`)."
+
+
+def results_lines(
+    split: str, states: Sequence[str], results: Mapping[str, Any], settings: Mapping[str, Any]
+) -> list[str]:
+    """The heading and the table of a card with the measures of ``states`` on a split."""
+    measures = list(results[split][FINAL])
+    rows = [[shown(state), *(f"{results[split][state][name]:.4f}" for name in measures)] for state in states]
+    table = [["", *measures], ["---"] * (1 + len(measures)), *rows]
+    heading = f"## Results on {split}{among_of(split, results, settings)}"
+    return ["", heading, "", *(f"| {' | '.join(row)} |" for row in table)]
+
+
+def settings_lines(settings: Mapping[str, Any], heading: str = "Training") -> list[str]:
+    """The heading and the block of a card with the settings of training."""
     named = [f"{name} = {json.dumps(value)}" for name, value in settings.items() if value is not None]
-    return "\n".join(
-        [*lines, "", "## Training that was tried" if untrained else "## Training", "", "```toml", *named, "```"]
-    )
+    return ["", f"## {heading}", "", "```toml", *named, "```"]
 
 
 def among_of(split: str, results: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
@@ -63,9 +92,14 @@ def among_of(split: str, results: Mapping[str, Any], settings: Mapping[str, Any]
 
 
 def card_metadata(
-    data: TrainingData, results: Mapping[str, Any], base_model: str | None, *, task: str = "text-retrieval"
+    data: TrainingData,
+    results: Mapping[str, Any],
+    base_model: str | None,
+    *,
+    task: str = "text-retrieval",
+    state: str = FINAL,
 ) -> dict[str, Any]:
-    """The head of a model card: what hubs read of its origin, task and results."""
+    """The head of a model card: what hubs read of its origin, task and results, which are those of ``state``."""
     from huggingface_hub import EvalResult, ModelCardData
 
     found = [
@@ -80,7 +114,7 @@ def card_metadata(
             metric_value=value,
         )
         for split in splits_of(results)
-        for name, value in results[split][FINAL].items()
+        for name, value in results[split].get(state, {}).items()
     ]
     name = f"{'model' if base_model is None else base_model.rsplit('/', 1)[-1]} trained with hardneg"
     head = ModelCardData(base_model=base_model, model_name=name, eval_results=found or None)

@@ -8,6 +8,20 @@ from typing import Any
 from hardneg.experiment.names import LAST, STARTED, UNTRAINED
 from hardneg.shown import counted
 
+TRAINED_START = "the model that it started from"
+
+
+def of_trained_start(line: str) -> str:
+    """A line about a training that started from a trained model, with another name for that model."""
+    for name in ("the untrained model", "the untrained one"):
+        line = line.replace(name, TRAINED_START).replace(name.upper(), TRAINED_START.upper())
+    return line
+
+
+def trained_before(name: str, shows: str) -> str:
+    """The sentence that says that the model ``name`` was trained before; ``shows`` still calls it untrained."""
+    return f"The model that it started from, {name}, was trained before; {shows} call it {UNTRAINED}."
+
 
 def sentence(kept: Mapping[str, Any]) -> str:
     """One line that says which state ``model/`` holds."""

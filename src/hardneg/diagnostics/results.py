@@ -64,6 +64,7 @@ class EvaluationPlan:
     first_episode : the number of the first episode.
     keep : which state is the result: the last one, or the best on dev.
     about, settings, base_model : description, settings and base model (its name on the hub) in the model card.
+    trained_start : the name of the model that training starts from, if hardneg trained it before; else None.
     own : the settings of the model as it came, whose lengths are compared with those in force; None for a ranker.
     in_steps : tokens of a passage in training steps, if search reads more; None: both read the same.
     how : a text that says how the model that training starts from differs from the model as it came; "": it does
@@ -78,6 +79,7 @@ class EvaluationPlan:
     about: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     base_model: str | None = None
+    trained_start: str | None = None
     own: EncoderSettings | None = None
     in_steps: int | None = None
     how: str = ""
@@ -96,6 +98,7 @@ class Handling:
     besides : (states that were measured, judge) -> further entries of the results.
     model : the model's name in the metrics.
     task : the name of the model's task on hubs.
+    others : (results) -> publishes the other models that were trained, with the results in their cards.
     """
 
     kept: Callable[..., Any]
@@ -103,6 +106,7 @@ class Handling:
     besides: Callable[[Seen, Judge], Mapping[str, Any]] = lambda seen, judge: {}
     model: str = RETRIEVER
     task: str = "text-retrieval"
+    others: Callable[[Mapping[str, Any]], None] = lambda results: None
 
 
 def evaluate_states(
@@ -160,11 +164,12 @@ def evaluate_states(
     handling.save(
         kept,
         experiment.layout.model,
-        card=model_card(plan.about, data, results, plan.settings),
+        card=model_card(plan.about, data, results, plan.settings, plan.trained_start),
         metadata=card_metadata(data, results, plan.base_model, task=handling.task),
         inputs={"step": "0"} if chosen.place is None else read_manifest(chosen.place).inputs,
         replace=True,
     )
+    handling.others(results)
     experiment.finish(results, [*records.values()])
     report(results)
 

@@ -50,11 +50,7 @@ tags: [sentence-transformers, cross-encoder, reranker, hardneg]
 
 ## Use
 
-```python
-from sentence_transformers import CrossEncoder
-
-scores = CrossEncoder("this folder").predict([({query}, {passage})])
-```
+{use}
 
 ## Settings
 
@@ -62,6 +58,30 @@ scores = CrossEncoder("this folder").predict([({query}, {passage})])
 |---|---|
 {table}
 """
+
+USE = """```python
+from sentence_transformers import CrossEncoder
+
+scores = CrossEncoder("this folder").predict([({query}, {passage})])
+```"""
+
+USE_CUT = """This ranker cuts a query at {query_length} tokens and a passage at {passage_length}, special tokens \
+included, before it joins them. `CrossEncoder` knows only the length of the pair, so give it texts that are cut: \
+with whole texts its scores differ.{besides}
+
+```python
+from sentence_transformers import CrossEncoder
+
+model = CrossEncoder("this folder")
+
+
+def cut(text, tokens):
+    found = model.tokenizer(text, truncation=True, max_length=tokens, return_offsets_mapping=True)
+    return text[: max((end for _, end in found["offset_mapping"]), default=0)]
+
+
+scores = model.predict([(cut({query}, {query_length}), cut({passage}, {passage_length}))])
+```"""
 
 
 # ---------------------------------------------------------------- reading
@@ -239,7 +259,8 @@ def save_ranker(
 ) -> None:
     """Publish a ranker as a folder that any version of transformers reads as a classifier of one label.
 
-    sentence-transformers' ``CrossEncoder`` reads it as a model with the same scores, activation and length.
+    sentence-transformers' ``CrossEncoder`` reads it as a model with the same scores, activation and length of
+    pairs. It does not know lengths of a query or a passage alone; the model card then says how to cut them.
 
     Parameters
     ----------
@@ -297,7 +318,22 @@ def _card(ranker: CrossEncoder, title: str, about: str | None, metadata: Mapping
         metadata="".join(f"{name}: {json.dumps(value)}\n" for name, value in metadata.items()),  # JSON is YAML
         title=title,
         about=about or "A ranker (cross-encoder) trained with hardneg.",
-        query=json.dumps(settings.query_prompt + "a question"),
-        passage=passage,
+        use=_use(ranker, query=json.dumps(settings.query_prompt + "a question"), passage=passage),
         table="\n".join(f"| {name} | `{value!r}` |" for name, value in asdict(settings).items()),
     )
+
+
+def _use(ranker: CrossEncoder, **texts: str) -> str:
+    """How ``CrossEncoder`` gives the ranker's scores; it cuts the longer text of a pair, and no text by itself."""
+    template, form, chunks = ranker.template, ranker.form, ranker.settings.chunks
+    room, around = template.max_length - form.special, sum(form.around)
+    query, passage = (side.max_length - around for side in (template.query, template.passage))
+    if query == room // 2 and passage >= room:
+        return USE.format(**texts)
+    besides = ""
+    if query > room // 2 and query + passage > room:
+        besides += " If a pair is still too long, it may also cut the query, which this ranker never does to fit."
+    if chunks > 1:
+        besides += f" It reads only the first sequence of a passage; this ranker reads up to {chunks}."
+    lengths = {"query_length": template.query.max_length, "passage_length": template.passage.max_length}
+    return USE_CUT.format(**texts, **lengths, besides=besides)

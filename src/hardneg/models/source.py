@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
 from hardneg.models.code import allowed_code
 from hardneg.process.threads import pick_device
+from hardneg.storage.artifacts import is_published
 from hardneg.storage.digests import in_home
 
 PACKAGE = "package:"  # before the name of an installed package that carries a model
 REMEMBERED = "models"  # the cache's folder of what was read of models, so that they are opened faster
 Place = str | Path
+
+
+def trained_name(place: Place) -> str | None:
+    """The name for people of a model that hardneg trained, ``EXPERIMENT/model``; None for any other model."""
+    made = any(is_published(Path(place), kind) for kind in ("model", "ranker"))
+    return os.path.join(*Path(place).absolute().parts[-2:]) if made else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +68,19 @@ class ModelSource:
 
     @property
     def name(self) -> str:
-        """The bi-encoder's name for people: a folder's own name, without the path to it."""
-        return " and ".join(Path(name).name if Path(name).is_dir() else name for name in self.places)
+        """The bi-encoder's name for people: a folder's own name; ``EXPERIMENT/model`` if hardneg trained it."""
+        own = [trained_name(name) or (Path(name).name if Path(name).is_dir() else name) for name in self.places]
+        return " and ".join(own)
+
+    @property
+    def trained_name(self) -> str | None:
+        """The name of the model, or of the query model, if hardneg trained it; else None."""
+        return trained_name(self.model)
+
+    @property
+    def of_ranker(self) -> ModelSource:
+        """The record of the model that a ranker begins with: the named ranker, or the query model."""
+        return dataclasses.replace(self, model=self.ranker or self.model, passage_model=None)
 
     @property
     def hub_name(self) -> str | None:

@@ -393,6 +393,10 @@ class TrainingSettings(Settings):
         """The settings that replace the ranker's own, if the recipe also trains a ranker."""
         return {}
 
+    def card_values(self, *, ranker_given: bool) -> dict[str, Any]:
+        """The settings that a model card shows; ``ranker_given``: whether a ranker to begin with was given."""
+        return self.result_values()
+
     @property
     def encoding(self) -> Encoding:
         """How the states of the model are encoded."""
@@ -458,6 +462,8 @@ class Recipe:
         (training, base, patience), and ``ranker`` if the recipe takes a ranker to begin with.
     trains : the kind of model that it trains.
     check : (settings, data, encoder) -> raises before anything is done, if they do not fit together.
+    others : (layout, data, source, settings of the card, results) -> publishes again the models that it trains
+        besides, with cards that have the results.
     """
 
     facts: RecipeFacts
@@ -468,6 +474,7 @@ class Recipe:
     roles: Mapping[str, Callable[..., None]] = dataclasses.field(default_factory=dict)
     trains: Literal["retriever", "ranker"] = "retriever"
     check: Callable[..., None] = lambda settings, data, encoder: None
+    others: Callable[..., None] = lambda layout, data, source, settings, results: None
 
     @property
     def name(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from hardneg.errors import HardnegError
@@ -11,6 +10,7 @@ from hardneg.experiment.course import course_of
 from hardneg.experiment.folder import BASE, read_settings
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.names import FINAL, UNTRAINED
+from hardneg.models.source import trained_name
 from hardneg.report.measured import evaluations
 from hardneg.report.opened import Opened
 from hardneg.report.verdict import Beside
@@ -52,8 +52,7 @@ def in_batch(opened: Opened) -> Beside | None:
 def trained_start(opened: Opened) -> str | None:
     """Where the model lies that an experiment starts from, if hardneg trained it; else None."""
     place = opened.settings.get(BASE, {}).get("model")
-    made = isinstance(place, str) and is_published(Path(place), "model")
-    return os.path.join(*Path(place).parts[-2:]) if made else None
+    return trained_name(place) if isinstance(place, str) else None
 
 
 def kept_after(opened: Opened, state: str) -> bool:

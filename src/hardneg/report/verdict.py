@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hardneg.diagnostics.kept import choice_sentence, cost_of_settings, rate_sentence
+from hardneg.diagnostics.kept import (
+    choice_sentence,
+    cost_of_settings,
+    of_trained_start,
+    rate_sentence,
+    trained_before,
+)
 from hardneg.experiment.names import BM25, FINAL, LAST, RETRIEVED, STARTED, UNTRAINED
 from hardneg.shown import p_text
 
@@ -21,7 +27,6 @@ MINE_FIRST = (
 )
 MINE = "Go on from this model with a recipe that mines, such as star with its preset finetune."
 
-TRAINED_START = "the model that it started from"
 AS_TRAINED = "the untrained model at the lengths and other settings of training"
 NAMES = {
     UNTRAINED: "the untrained model",
@@ -124,13 +129,10 @@ def naming_start(judged: Verdict, name: str) -> Verdict:
     ----------
     name : where that model lies.
     """
-
-    def said(line: str) -> str:
-        return line.replace("the untrained model", TRAINED_START).replace("the untrained one", TRAINED_START)
-
-    told = f"The model that it started from, {name}, was trained before; tables and charts call it {UNTRAINED}."
-    details = tuple(map(said, judged.details))
-    return Verdict(judged.kind, said(judged.sentence), (*details, told), tuple(map(said, judged.advice)))
+    details = (*map(of_trained_start, judged.details), trained_before(name, "tables and charts"))
+    return Verdict(
+        judged.kind, of_trained_start(judged.sentence), details, tuple(map(of_trained_start, judged.advice))
+    )
 
 
 def first_rows(results: Mapping[str, Any], dev_passages: int | None) -> list[Mapping[str, Any]]:

@@ -188,6 +188,12 @@ def corpus_columns(names: tuple[str, ...], by_id: bool = False) -> CorpusColumns
     )
 
 
+def columns_within(table: Table) -> CorpusColumns:
+    """The columns of a table of a corpus, by its first row."""
+    _, fields = next(iter(table.rows()), (1, {}))
+    return corpus_columns(tuple(fields), table.by_id) or CorpusColumns("", None, None)
+
+
 def _first(by_name: Mapping[str, str], wanted: Sequence[str]) -> str | None:
     return next((by_name[name] for name in wanted if name in by_name), None)
 

@@ -22,6 +22,7 @@ from hardneg.data.formats.columns import (
     POSITIVE_IDS,
     TEXTS,
     Table,
+    columns_within,
     corpus_columns,
     corpus_passages,
     grade_in,
@@ -39,15 +40,7 @@ from hardneg.data.formats.folders import (
     trec_judgements,
 )
 from hardneg.data.formats.lines import Fields, empty_file, id_of, read_lines, text_of
-from hardneg.data.formats.pairs import (
-    CORPORA,
-    columns_within,
-    is_hidden,
-    own_folders,
-    split_of,
-    table_files,
-    tell_own,
-)
+from hardneg.data.formats.table_files import CORPORA, is_hidden, own_folders, split_of, table_files, tell_own
 from hardneg.data.formats.tables import JSON, TSV, columns_of, read_rows, suffix_of
 from hardneg.data.record_source import JudgementRecord, QueryRecord, Source, file_digests
 from hardneg.errors import InputError

@@ -27,6 +27,7 @@ from hardneg.recipes import catalogue
 from hardneg.recipes.ar2.beside import be_trainer, infer, states_beside
 from hardneg.recipes.ar2.game import Game, first_ranker
 from hardneg.recipes.ar2.pipeline import Pipelines
+from hardneg.recipes.ar2.ranker_card import ABOUT, publish_ranker
 from hardneg.recipes.ar2.refreshes import archived_state, candidates, refresh, runs_of, state_behind
 from hardneg.recipes.ar2.settings import BY_FIRST, EPISODE, RANKER, Ar2
 from hardneg.recipes.cost_model import Beside, CostModel, judged_queries, queries_of_step, work_of
@@ -229,7 +230,8 @@ RECIPE = Recipe(
     Ar2,
     ar2,
     plan,
-    about="AR2 (Zhang et al., 2022)",
+    about=ABOUT,
     roles={TRAINER: be_trainer, INFERENCER: infer},
     check=check,
+    others=publish_ranker,
 )

@@ -107,12 +107,26 @@ class Ar2(MiningSettings):
             self.check_bounded()
 
     @property
+    def of_first_ranker(self) -> list[str]:
+        """The settings that only the first ranker's training reads."""
+        names = [name for name in type(self).model_fields if name.startswith("first_ranker_")]
+        bounds = ["min_steps", "max_steps"] if self.epochs is None else []  # then they bound this training alone
+        return [*names, *bounds]
+
+    @property
     def first_ranker_given(self) -> list[str]:
         """The settings that only the first ranker's training reads and that are set, but not by a preset."""
         follows = "first_ranker_steps" if self.first_ranker_epochs is not None else ""
-        names = [name for name in type(self).model_fields if name.startswith("first_ranker_")]
-        bounds = ["min_steps", "max_steps"] if self.epochs is None else []  # then they bound this training alone
-        return [name for name in (*names, *bounds) if self.is_given(name) and name != follows]
+        return [name for name in self.of_first_ranker if self.is_given(name) and name != follows]
+
+    def card_values(self, *, ranker_given: bool) -> dict[str, Any]:
+        """The settings that a model card shows: without those of the first ranker if it was not trained."""
+        idle = self.of_first_ranker if ranker_given else []
+        return {
+            name: value
+            for name, value in super().card_values(ranker_given=ranker_given).items()
+            if name not in idle
+        }
 
     @property
     def doubts(self) -> list[str]:

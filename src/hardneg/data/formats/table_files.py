@@ -1,0 +1,78 @@
+"""The tables in a file or folder, one level deep and without what hardneg wrote there, and their splits."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from hardneg.data.formats.columns import SPLITS
+from hardneg.data.formats.folders import is_file, is_manifest, is_own, sidecar_of
+from hardneg.data.formats.lines import PACKED, packed
+from hardneg.data.formats.tables import suffix_of
+from hardneg.errors import InputError
+from hardneg.process.progress import note
+
+CORPORA = frozenset({"corpus", "collection", "passages", "documents", "docs"})
+NO_TABLES = re.compile(r"(?:dataset_dict|dataset_infos?|state|config)\.json|.*\.manifest\.json|cache-.*|[._].*")
+TRAIN = "train"
+
+
+def table_files(place: Path) -> list[Path]:
+    """The tables in a file or folder, one level deep, in order of name; none may be there plain and packed."""
+    if place.is_file():
+        return [place] if suffix_of(place) else []
+    own = own_folders(place)
+    inside = sorted(path for pattern in ("*", "*/*") for path in place.glob(pattern) if path.parent not in own)
+    there = {*inside}
+    runs = {path for path in inside if sidecar_of(path) in there and is_manifest(sidecar_of(path), "run")}
+    found = [path for path in inside if path not in runs and is_table(path, place)]
+    plain = {path.with_name(path.name.removesuffix(".gz")): path for path in found}
+    if len(plain) < len(found):
+        twice = next(path for path in found if path.name.endswith(".gz") and path.with_suffix("") in found)
+        raise InputError("AMBIGUOUS", "it is here plain and as .gz", "remove one of them", path=twice)
+    for path in inside:  # left out, the split that it holds would be missing
+        unread = path.name.lower().endswith(PACKED) or (path.suffix.lower() == ".gz" and path.suffix != ".gz")
+        alone = unread and path.with_suffix("") not in plain
+        if found and alone and suffix_of(path.with_suffix("")) and not is_hidden(path, place):
+            raise packed(path)
+    return found
+
+
+def own_folders(place: Path) -> list[Path]:
+    """The folders in a place that hardneg wrote, which are no data."""
+    inside = sorted(path for path in place.iterdir() if not is_hidden(path, place) and path.is_dir())
+    return [folder for folder in inside if is_own(folder)]
+
+
+def tell_own(place: Path) -> None:
+    """Say which folders of a place are not read, because hardneg wrote them."""
+    if place.is_dir() and (own := own_folders(place)):
+        names = ", ".join(folder.name for folder in own[:5]) + (", …" if len(own) > 5 else "")
+        note(f"{place}: {names} {'is' if len(own) == 1 else 'are'} of hardneg, and not read as data")
+
+
+def is_table(path: Path, place: Path) -> bool:
+    """Whether a file below a place may be one of its tables."""
+    return bool(suffix_of(path)) and not is_hidden(path, place) and is_file(path)
+
+
+def is_hidden(path: Path, place: Path) -> bool:
+    """Whether a file or a folder below a place that leads to it is hidden, or is one that ``datasets`` adds."""
+    return any(NO_TABLES.fullmatch(part) for part in path.relative_to(place).parts)
+
+
+def would_read(place: Path, path: Path) -> bool:
+    """Whether a new file at ``path`` would be one of the tables of a folder."""
+    beside = path.parent != place and path.parent.is_dir() and is_own(path.parent)
+    return not beside and bool(suffix_of(path)) and not is_hidden(path, place)
+
+
+def words_of(path: Path) -> list[str]:
+    """The words of a file's name in lower case, without its suffixes."""
+    return re.split(r"[^a-z0-9]+", path.name.removesuffix(".gz").rpartition(".")[0].lower()) or [""]
+
+
+def split_of(path: Path, place: Path) -> str:
+    """The split that a file's name says, or that of its folder below ``place``; else ``train``."""
+    folder = re.split(r"[^a-z0-9]+", path.parent.name.lower()) if path.parent != place and place.is_dir() else []
+    return next((SPLITS[word] for word in (*words_of(path), *folder) if word in SPLITS), TRAIN)
