@@ -77,7 +77,6 @@ def _outside_blocks_of_autocast(torch: Any) -> Iterator[None]:
     blocks = torch.autocast_increment_nesting() - 1
     for _ in range(blocks + 1):
         torch.autocast_decrement_nesting()
-    torch.clear_autocast_cache()
     try:
         yield
     finally:

@@ -399,7 +399,8 @@ def test_what_is_no_collection_is_said(tmp_path):
         (["collection.tsv", "qrels.test.txt"], "passages and judgements need queries (queries.tsv) beside them"),
         (["queries.jsonl"], "queries need passages (passages.tsv) and judgements (qrels.tsv) beside them"),
         (["queries.jsonl", "qrels"], "queries and judgements need passages (passages.tsv) beside them"),
-        (["photos.jpg"], "fit no known format (photos.jpg)"),
+        (["photos.jpg"], "fit no known format (photos.jpg); name one of"),
+        (["README.md", "docs", "src"], "fit no known format (README.md, docs, src); name one of"),
     ],
 )
 def test_an_incomplete_folder_is_told_what_it_lacks(tmp_path, names, told):

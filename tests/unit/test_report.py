@@ -116,15 +116,31 @@ def test_the_verdict_is_a_sentence_with_interval_and_p(difference, p, kind, word
     assert any("fuse the model with it (hardneg fuse)" in line for line in found.advice)
 
 
-@pytest.mark.parametrize(("p", "advised"), [(0.4, True), (0.01, False)])
-def test_a_gain_of_the_settings_alone_is_not_that_of_training(p, advised):
-    rows = comparison(0.1, 0.01), comparison(0.02, p, against="untrained-as-trained")
-    told = results(*rows)
+@pytest.mark.parametrize(
+    ("difference", "p", "word", "advice"),
+    [
+        (0.02, 0.4, "cannot be told apart from", "Train longer: the final model was not shown to be better than"),
+        (0.02, 0.01, "is better than", None),
+        (
+            -0.02,
+            0.01,
+            "is worse than",
+            "Try a lower learning rate, other negatives or more data: the final model was",
+        ),
+    ],
+)
+def test_a_gain_of_the_settings_alone_is_not_that_of_training(difference, p, word, advice):
+    dev = {"untrained": 0.4, "step-100": 0.6, "last": 0.5}
+    rows = comparison(0.1, 0.01), comparison(difference, p, against="untrained-as-trained")
+    told = results(*rows, kept={"state": "last", "of": dev})
     told["test"]["untrained-as-trained"] = {"RR@10": 0.48}
     found = verdict(told)
-    word = "cannot be told apart from" if advised else "is better than"
     assert f"{word} the untrained model at the lengths and other settings of training: RR@10" in found.details[0]
-    assert any("training was not shown to add to that" in line for line in found.advice) == advised
+    assert found.advice[0].startswith("Set keep=best")
+    assert [line for line in found.advice if "settings of training" in line] == [
+        line for line in found.advice if advice and line.startswith(advice)
+    ]
+    assert any(line.startswith(advice or "Set keep") for line in found.advice)
 
 
 def test_the_verdict_says_among_what_dev_was_judged():
@@ -1152,6 +1168,13 @@ def test_show_says_what_began_the_experiment(trained, copied, hardneg):
     (copied / "places.json").write_text(json.dumps({"collection": places["collection"]}))  # of an earlier version
     assert "begun by" not in hardneg("show", copied)[1]
     assert json.loads(hardneg("show", copied, "--json")[1])[0]["begun_by"] is None
+
+
+def test_who_goes_on_with_an_experiment_did_not_begin_it(copied, world):
+    (copied / "places.json").unlink()
+    with command_line(["train", "star"]):
+        remember_collection(copied, world.collection)
+    assert begun_by(copied) is None
 
 
 def test_the_first_command_is_kept(world, tmp_path):

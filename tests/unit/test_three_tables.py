@@ -213,10 +213,45 @@ def test_what_would_change_the_reading_of_a_folder_is_not_written_there(tmp_path
     assert not importing.would_read(folder, folder / "run.txt")
 
 
-def test_tables_of_pairs_are_still_pairs(tmp_path):
-    asked = {"queries.csv": "question,document_id\nwhat,d1\n", "qrels-info.csv": "question,document_id\nwho,d2\n"}
-    folder = write(tmp_path / "in", {"corpus.csv": "id,text\nd1,a\nd2,b\n"} | asked)
-    assert detect(str(folder)) == "pairs"
+CORPUS = {"corpus.csv": "id,text\nd1,a\nd2,b\n"}
+
+
+@pytest.mark.parametrize(
+    ("contents", "format"),
+    [
+        (CORPUS | dict.fromkeys(("queries.csv", "qrels-info.csv"), "question,document_id\nwhat,d1\n"), "pairs"),
+        (
+            CORPUS | {"train-questions.csv": "qid,question,doc_id\n1,what,d1\n", "qrels.test.txt": "1 0 d1 1\n"},
+            "pairs",
+        ),
+        ({"train.csv": "anchor,positive\na,b\n", "queries.txt": "1\ta\n", "queries.txt.gz": "1\ta\n"}, "pairs"),
+        (
+            {"corpus.tsv": "psg_id\ttitle\ttext\np1\tt\tx\n"}
+            | {"queries.jsonl": [{"qid": "1", "question": "what", "answers": [], "positive_ctxs": ["p1"]}]},
+            "qa",
+        ),
+    ],
+)
+def test_folders_of_other_conventions_are_read_as_before(tmp_path, contents, format):
+    folder = write(tmp_path / "in", contents)
+    assert detect(str(folder)) == format
+    assert import_collection(folder, tmp_path / "out").n_queries == 1
+
+
+@pytest.mark.parametrize("qrels", ["query_id\tdoc_id\tgrade\n", "", "q1\n"])
+def test_a_fault_of_the_judgements_makes_no_corpus_of_the_questions(tmp_path, qrels):
+    folder = write(tmp_path / "in", CORPUS | {"questions.csv": "id,text\nq1,what\n", "qrels.txt": qrels})
+    with pytest.raises(InputError, match=r"qrels\.txt"):
+        import_collection(folder, tmp_path / "out")
+
+
+def test_judgements_name_passages_by_the_column_that_holds_their_ids(tmp_path):
+    passages = "passage_id,document_id,text\n1,7,alpha\n2,7,beta\n7,2,gamma\n"
+    qrels = "query_id,document_id,passage_id,grade\nq,7,2,1\n"
+    tables = {"passages.csv": passages, "queries.csv": "query_id,text\nq,a?\n", "qrels.csv": qrels}
+    assert judged(import_collection(write(tmp_path / "in", tables), tmp_path / "out")) == {
+        "train": {("q", "2"): 1}
+    }
 
 
 def test_a_check_counts_the_faults_of_all_three(tmp_path):

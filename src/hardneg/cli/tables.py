@@ -72,8 +72,8 @@ def evaluation_table(result: Mapping[str, Any]) -> str:
         absent = "of them is not in the run and scores 0", "of them are not in the run and score 0"
         counts += f"; {counted(result['missing'], *absent)}"
     if result["unjudged"]:
-        one = "query of the run is left out, as nothing is judged relevant for it"
-        several = "queries of the run are left out, as nothing is judged relevant for them"
+        why = "no passage is judged relevant, or there is no answer"
+        one, several = f"query of the run is left out: {why}", f"queries of the run are left out: {why}"
         counts += f"; {counted(result['unjudged'], one, several)}"
     if "counted" in result:
         counts += "; by measure: " + ", ".join(f"{name} {n:,}" for name, n in result["counted"].items())

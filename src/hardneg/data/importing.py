@@ -82,7 +82,7 @@ SIGNS: Sequence[tuple[str, tuple[set[str], str]]] = (
     ("trec", ({"corpus.jsonl"}, r"topics\..*")),
     ("msmarco", ({"corpus.tsv"}, r".*\.query\.txt|queries\..*\.tsv")),
     ("msmarco", ({"collection.tsv"}, r".*\.query\.txt|queries\..*\.tsv")),
-    ("qa", ({"corpus.tsv"}, r"(?!queries\.).*\.jsonl")),
+    ("qa", ({"corpus.tsv"}, r".*\.jsonl")),
 )
 # The patterns of files with the queries or judgements of a split. `would_read` asks the modules of the other
 # formats themselves.
@@ -196,18 +196,28 @@ def detect(data: str) -> str:
     names = {path.name.removesuffix(".gz") for path in place.iterdir()}
     if is_model(names):
         raise no_collection("a model", place)
-    if found := by_names(names, SIGNS):
+    if found := of_folder(place, names):
         return found
     files = table_files.table_files(place)
-    if three_tables.are_read(place):  # else a table of questions would be taken for one of passages
-        return "tables"
-    if found := of_columns(files) or ("tables" if has_three_tables(place) else by_later_signs(names, files)):
-        return found
     here = [path for path in files if path.parent == place]
     strange = {path: columns for path in here if (columns := readable_columns(path))}
     if strange and not any(CONVENTIONAL.fullmatch(name) for name in names):
         raise unknown_columns(*next(iter(strange.items())))
     raise unknown_folder(place, names)
+
+
+def of_folder(place: Path, names: Set[str]) -> str | None:
+    """The format of a folder with files of these names; None if no convention fits."""
+    found = by_names(names, SIGNS)
+    if found not in (None, "qa"):
+        return found
+    files = table_files.table_files(place)
+    if three_tables.are_read(place):  # else a table of questions would be taken for one of passages
+        return "tables"
+    found = found or of_columns(files)
+    if found in (None, "corpus") and has_three_tables(place):
+        return "tables"
+    return found or by_later_signs(names, files)
 
 
 def would_read(place: Path, file: Path) -> bool:
@@ -314,10 +324,11 @@ def unknown_folder(folder: Path, names: Set[str]) -> InputError:
     there = ", ".join(sorted(names)[:8]) + (", …" if len(names) > 8 else "")
     what = f"the files here fit no known format ({there or 'there are none'})"
     unread = [name for name in sorted(names) if name.lower().endswith(PACKED)]
-    if tables := [name for name in unread if suffix_of(Path(name).with_suffix("")) or unread == [*names]]:
-        what = f"{what}, and {tables[0]} is packed in a way that is not read"
+    if hidden := [name for name in unread if suffix_of(Path(name).with_suffix("")) or unread == [*names]]:
+        what = f"{what}, and {hidden[0]} is packed in a way that is not read"
         return InputError("UNKNOWN_FORMAT", what, UNPACK, path=folder)
-    kinds = {kind for name in names if (kind := kind_of(folder / name, folder))}
+    tables = [folder / name for name in names if name == "qrels" or suffix_of(Path(name)) or ".txt" in name]
+    kinds = {kind for path in tables if (kind := kind_of(path, folder))}
     if not kinds:
         fix = f"name one of {', '.join(FORMATS)}, or give a file with the columns query and positive"
         return InputError("UNKNOWN_FORMAT", what, fix, path=folder)

@@ -18,11 +18,12 @@ FIX = "give it with --data"
 
 def remember_collection(experiment: Path, collection: Collection) -> None:
     """Store the path where the collection lies now and, the first time, the command that began the experiment."""
-    stored = places_of(experiment)
-    begun = stored.get("begun_by") if stored else asked_by()
+    stored, layout = places_of(experiment), Layout(experiment)
+    begins = not stored and not layout.metrics.exists() and not layout.results.exists()
+    begun = asked_by() if begins else stored.get("begun_by")
     places = {"collection": str(collection.path.absolute())} | ({"begun_by": begun} if begun else {})
     if is_leader() and stored != places:
-        write_json(Layout(experiment).places, places)
+        write_json(layout.places, places)
 
 
 def begun_by(experiment: Path) -> str | None:

@@ -53,7 +53,7 @@ def results_table(opened: Opened) -> Table:
 
 
 def tests_table(opened: Opened) -> Table:
-    """Paired tests of the final model against the untrained one and BM25.
+    """Paired tests of the final model against the untrained one, also at the settings of training, and BM25.
 
     If the untrained model was kept, it is not tested against itself.
     """

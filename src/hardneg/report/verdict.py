@@ -250,7 +250,8 @@ def _advice(
     """What to do next, the most useful first."""
     kept = results.get("kept", {})
     found = [
-        *(_of_start(results, kept) or _of_settings(rows) or _of_training(rows, kept)),
+        *(_of_start(results, kept) or _of_training(rows, kept)),
+        *_of_settings(rows, kept),
         *_of_baseline(results, rows),
         *_of_choice(results),
     ]
@@ -293,15 +294,15 @@ def _of_start(results: Mapping[str, Any], kept: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _of_settings(rows: list[Any]) -> list[str]:
+def _of_settings(rows: list[Any], kept: Mapping[str, Any]) -> list[str]:
     """What to do if the model is better than it came, but not shown to be better than before its first step."""
     kinds = {row["b"]: _kind(row) for row in rows}
-    if kinds.get(UNTRAINED) != "better" or kinds.get(STARTED, "better") == "better":
+    against = kinds.get(STARTED, "better")
+    if kept.get("state") == UNTRAINED or kinds.get(UNTRAINED) != "better" or against == "better":
         return []
-    return [
-        "Train longer, or at another learning rate: settings such as lengths made the untrained model better, and"
-        " training was not shown to add to that."
-    ]
+    found = "was worse than" if against == "worse" else "was not shown to be better than"
+    fix = "Try a lower learning rate, other negatives or more data" if against == "worse" else "Train longer"
+    return [f"{fix}: the final model {found} {AS_TRAINED}."]
 
 
 def _of_training(rows: list[Any], kept: Mapping[str, Any]) -> list[str]:

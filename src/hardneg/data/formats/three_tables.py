@@ -22,6 +22,7 @@ from hardneg.data.formats.columns import (
     POSITIVE_IDS,
     TEXTS,
     Table,
+    any_pair_columns,
     columns_within,
     corpus_columns,
     corpus_passages,
@@ -33,7 +34,6 @@ from hardneg.data.formats.faults import Unread
 from hardneg.data.formats.folders import (
     distinct_queries,
     find_file,
-    is_file,
     is_manifest,
     sidecar_of,
     tab_rows,
@@ -82,11 +82,12 @@ def records(place: Path) -> Source:
         if not files:
             what = f"no file of {kind} here"
             raise InputError("NOT_FOUND", what, f"add it, such as {SHOWN[kind]}", path=place)
-    tell_own(place)
     passages = [_passages(path) for path in found["passages"]]
     queries = {path: _query_columns(path) for path in found["queries"]}
-    judged = {path: _judged_columns(path) for path in found["judgements"]}
+    ids = [name for table in passages if (name := columns_within(table).id)]
+    judged = {path: _judged_columns(path, ids) for path in found["judgements"]}
     ignored: Counter[str] = Counter()
+    tell_own(place)
     return Source(
         "tables",
         lambda: corpus_passages(passages, ignored),
@@ -101,20 +102,22 @@ def records(place: Path) -> Source:
 
 def has_three_tables(place: Path) -> bool:
     """Whether a folder has files of all three kinds."""
-    return all(tables_by_kind(place).values())
+    return all(_files_by_kind(place).values())
 
 
 def are_read(place: Path) -> bool:
-    """Whether a folder has files of all three kinds, whose columns are those of their kinds."""
-    found = tables_by_kind(place)
-    ways = {"passages": _passages, "queries": _query_columns, "judgements": _judged_columns}
+    """Whether a folder has files of all three kinds, whose columns are those of their kinds and not of pairs."""
+    found = _files_by_kind(place)
+    if not all(found.values()):
+        return False
     try:
-        for kind, files in found.items():
-            for path in files:
-                ways[kind](path)
+        asked = [tuple(columns_of(path)) for path in found["queries"] if suffix_of(path)]
+        if any(map(any_pair_columns, asked)):
+            return False
+        records(place)
     except InputError:
         return False
-    return all(found.values())
+    return True
 
 
 def tables_by_kind(place: Path) -> dict[str, list[Path]]:
@@ -124,14 +127,21 @@ def tables_by_kind(place: Path) -> dict[str, list[Path]]:
     ------
     InputError : a table is there plain and as ``.gz``, or packed in a way that is not read.
     """
+    return {
+        kind: [find_file(path.parent, path.name.removesuffix(".gz")) for path in files]
+        for kind, files in _files_by_kind(place).items()
+    }
+
+
+def _files_by_kind(place: Path) -> dict[str, list[Path]]:
     own = own_folders(place)
     lines = {path for pattern in ("*", "*/*") for path in place.glob(pattern) if _is_plain(path)}
-    lines = {path for path in lines if path.parent not in own and not is_hidden(path, place) and is_file(path)}
-    lines = {path for path in lines if not is_manifest(sidecar_of(path), "run")}
+    lines = {path for path in lines if path.parent not in own and not is_hidden(path, place)}
+    lines = {path for path in lines if path.is_file() and not is_manifest(sidecar_of(path), "run")}
     found: dict[str, list[Path]] = {kind: [] for kind in KINDS}
     for path in sorted({*table_files(place), *lines}):
         if (kind := kind_of(path, place)) and not _is_other_json(path):
-            found[kind].append(find_file(path.parent, path.name.removesuffix(".gz")))
+            found[kind].append(path)
     return found
 
 
@@ -206,8 +216,13 @@ def _queries(path: Path, columns: Columns | None, ignored: Counter[str]) -> Iter
         yield QueryRecord(query_id, text, path=path, line=line)
 
 
-def _judged_columns(path: Path) -> Columns | None:
-    """The columns of a table of judgements; None if it has no header."""
+def _judged_columns(path: Path, ids: Sequence[str]) -> Columns | None:
+    """The columns of a table of judgements; None if it has no header.
+
+    Parameters
+    ----------
+    ids : the names of the passages' columns of ids. Of several columns of ids, that of the same name counts.
+    """
     names = _names(path)
     if names and names[0].startswith("#"):  # a comment, which only TREC's files have
         return None
@@ -215,7 +230,8 @@ def _judged_columns(path: Path) -> Columns | None:
         names = names[0].split()
     wanted = f"a query's id ({', '.join(JUDGED_QUERIES)}) and a passage's ({', '.join(JUDGED_PASSAGES)})"
     fix = "rename them: query_id, passage_id, and score if there are grades"
-    return _named(path, names, (JUDGED_QUERIES, JUDGED_PASSAGES, GRADES), (2, 3, 4), (wanted, fix))
+    same = [one for name in ids if (one := _plain_name(name)) in JUDGED_PASSAGES]
+    return _named(path, names, (JUDGED_QUERIES, (*same, *JUDGED_PASSAGES), GRADES), (2, 3, 4), (wanted, fix))
 
 
 def _judgements(
