@@ -178,7 +178,9 @@ def test_the_untrained_model_is_kept_where_nothing_beats_it(train, world, tmp_pa
     assert results["test"]["final"] == results["test"]["untrained"] != results["test"]["last"]
     loud = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert any("NOTHING BEAT THE UNTRAINED MODEL" in line for line in loud)
-    assert "NOTHING BEAT THE UNTRAINED MODEL" in (worse / "model/README.md").read_text()
+    card = (worse / "model/README.md").read_text()
+    assert "NOTHING BEAT THE MODEL THAT IT STARTED FROM" in card
+    assert "The model that it started from, good/model, was trained before" in card
     assert "model/ is the untrained model as it came" in caplog.text
     last, _ = train("star", "last", model=model, learning_rate=RUINOUS, warmup=0)
     assert last["kept"]["state"] == "last"
