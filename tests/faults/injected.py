@@ -13,7 +13,8 @@ from hardneg.storage.disk import TEMPORARY
 
 # The form of a fault's line, and the files that are only for people and differ from run to run.
 LINE = re.compile(r"(?:(?P<path>\S.*?)(?::(?P<line>\d+))?: )?(?P<code>[A-Z][A-Z0-9_]+): \S.*; \S.*")
-TELEMETRY = ("timing.jsonl", "log.txt", ".lock", "learning_curve.png")
+# places.json holds the command that began the experiment, with its paths.
+TELEMETRY = ("timing.jsonl", "log.txt", ".lock", "learning_curve.png", "places.json")
 
 
 class Payload:
