@@ -211,7 +211,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 def timing_of(folder: Path) -> list[dict[str, Any]]:
     """The rows of the timing, stage after stage."""
-    rows = lines_of(folder / "timing.jsonl")
+    rows = [row for row in lines_of(folder / "timing.jsonl") if "stage" in row]  # not a fault that ended one
     return [{key: row[key] for key in STAGE if key in row} | {"seconds": round(row["seconds"], 2)} for row in rows]
 
 

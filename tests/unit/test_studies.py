@@ -67,6 +67,17 @@ def study(harness, collection, tmp_path):
     return harness.Study(tmp_path / "study", str(tmp_path / "collection"), "M", {"queries_per_step": 8}, 1)
 
 
+def test_a_fault_among_the_timing_is_no_stage(tmp_path):
+    rows = [
+        {"stage": "train", "seconds": 1.234},
+        {"ended_by": "NO_NEGATIVES: none"},
+        {"stage": "mine", "seconds": 2},
+    ]
+    (tmp_path / "timing.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = importlib.import_module("outcomes").timing_of(tmp_path)
+    assert found == [{"stage": "train", "seconds": 1.23}, {"stage": "mine", "seconds": 2}]
+
+
 def chosen(ablation, *words):
     parser = ArgumentParser()
     ablation.options(parser)

@@ -193,10 +193,12 @@ def test_a_packed_split_is_not_left_out_in_silence(tmp_path):
         importing.find_source(f"tables:{folder}")
 
 
-def test_what_hardneg_wrote_is_no_table(tmp_path):
+def test_what_hardneg_wrote_is_no_table_and_is_told_once(tmp_path, hardneg):
     folder = write(tmp_path / "in", TABLES)
     import_collection(folder, folder / "queries")
-    assert import_collection(folder, tmp_path / "again").facts["passages"] == 2
+    status, _, said = hardneg("import", folder, "--to", tmp_path / "again")
+    assert status == 0
+    assert said.count("queries is of hardneg, and not read as data") == 1
 
 
 def test_a_run_is_no_table(tmp_path, hardneg):

@@ -70,6 +70,15 @@ class Columns(NamedTuple):
     grade: str | None = None
 
 
+class Plan(NamedTuple):
+    """How each file is read; of files without a header there are no columns."""
+
+    files: list[Path]
+    passages: list[Table]
+    queries: dict[Path, Columns | None]
+    judgements: dict[Path, Columns | None]
+
+
 def records(place: Path) -> Source:
     """The collection in a folder of three kinds of tables.
 
@@ -77,6 +86,22 @@ def records(place: Path) -> Source:
     ------
     InputError : a kind is missing, or a file has columns that are not known.
     """
+    plan, ignored = plan_of(place), Counter[str]()
+    tell_own(place)
+    return Source(
+        "tables",
+        lambda: corpus_passages(plan.passages, ignored),
+        lambda: distinct_queries(_queries(path, columns, ignored) for path, columns in plan.queries.items()),
+        lambda: chain.from_iterable(
+            _judgements(path, columns, split_of(path, place), ignored) for path, columns in plan.judgements.items()
+        ),
+        file_digests(place, plan.files),
+        ignored,
+    )
+
+
+def plan_of(place: Path) -> Plan:
+    """How the files of a folder are read, by their first lines; raises as :func:`records` does."""
     found = tables_by_kind(place)
     for kind, files in found.items():
         if not files:
@@ -86,18 +111,7 @@ def records(place: Path) -> Source:
     queries = {path: _query_columns(path) for path in found["queries"]}
     ids = [name for table in passages if (name := columns_within(table).id)]
     judged = {path: _judged_columns(path, ids) for path in found["judgements"]}
-    ignored: Counter[str] = Counter()
-    tell_own(place)
-    return Source(
-        "tables",
-        lambda: corpus_passages(passages, ignored),
-        lambda: distinct_queries(_queries(path, columns, ignored) for path, columns in queries.items()),
-        lambda: chain.from_iterable(
-            _judgements(path, columns, split_of(path, place), ignored) for path, columns in judged.items()
-        ),
-        file_digests(place, [path for files in found.values() for path in files]),
-        ignored,
-    )
+    return Plan([path for files in found.values() for path in files], passages, queries, judged)
 
 
 def has_three_tables(place: Path) -> bool:
@@ -114,7 +128,7 @@ def are_read(place: Path) -> bool:
         asked = [tuple(columns_of(path)) for path in found["queries"] if suffix_of(path)]
         if any(map(any_pair_columns, asked)):
             return False
-        records(place)
+        plan_of(place)
     except InputError:
         return False
     return True
