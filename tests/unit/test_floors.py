@@ -29,6 +29,7 @@ SHARED_READERS = {
         "arrays",
         "contexts",
         "tables",
+        "column_names",
         "columns",
         "table_files",
     )

@@ -31,7 +31,7 @@ def judged(collection, split):
     return found
 
 
-@pytest.mark.parametrize("name", ["document_id", "passage_id", "Doc_ID", "pid", "positive_id"])
+@pytest.mark.parametrize("name", ["document_id", "passage_id", "Doc_ID", "Document ID", "pid", "docno"])
 def test_a_table_may_name_the_positives_by_their_ids(folder, tmp_path, name):
     (folder / "train.csv").write_text(
         f"question,{name},note\nwhat reads,17,a\nwhat builds,18,b\nwhat reads,17,c\n"
@@ -50,8 +50,9 @@ def test_a_list_of_ids_stands_in_a_cell(folder, tmp_path):
     assert judged(found, "train") == {"what reads": {"17": 1, "18": 1}, "x": {"19": 1}}
 
 
-def test_the_corpus_may_call_its_ids_so_too(folder, tmp_path):
-    (folder / "corpus.csv").write_text(CORPUS.replace("id;", "document_id;"))
+@pytest.mark.parametrize("name", ["document_id", "Document ID", "docno", "DOC-ID"])
+def test_the_corpus_may_call_its_ids_so_too(folder, tmp_path, name):
+    (folder / "corpus.csv").write_text(CORPUS.replace("id;", f"{name};"))
     (folder / "train.csv").write_text("query,document_id\nwhat reads,18\n")
     assert judged(hn.import_collection(str(folder), tmp_path / "c"), "train") == {"what reads": {"18": 1}}
 

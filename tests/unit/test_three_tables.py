@@ -120,6 +120,11 @@ def judged(made):
             {"train": {("q1", "d1"): 1}},
         ),
         (
+            {"passages.jsonl": None, "docs.csv": "Document ID,Title,Text\nd1,,a\nd2,,b\n"}
+            | {"qrels.tsv": None, "qrels.csv": "Query ID,Document-ID\nq1,d1\n"},
+            {"train": {("q1", "d1"): 1}},
+        ),
+        (
             {"passages.jsonl": None, "my-passages.tsv": "d1\ta\n", "corpus/part.tsv": "d2\tb\n"}
             | {"qrels.tsv": None, "qrels.csv": "query,document,grade\nq1,d1,2\n"},
             {"train": {("q1", "d1"): 2}},

@@ -28,7 +28,7 @@ from hardneg.data.formats import (
     three_tables,
     trec_folder,
 )
-from hardneg.data.formats.columns import any_pair_columns, corpus_columns, unknown_columns
+from hardneg.data.formats.column_names import any_pair_columns, corpus_columns, unknown_columns
 from hardneg.data.formats.folders import has_split, is_model
 from hardneg.data.formats.lines import PACKED, UNPACK, packed
 from hardneg.data.formats.tables import SUFFIXES, columns_of, suffix_of

@@ -1,8 +1,8 @@
-"""Conventions that tell queries, positives and negatives by the names of columns, and what their rows hold.
+"""What rows hold whose columns tell queries, positives and negatives by their names.
 
 The conventions are those of sentence-transformers (``anchor, positive, negative_1, ...``, ``query, answer``,
 ``sentence1, sentence2, score``) and of FlagEmbedding (``query, pos, neg``, maybe with ``pos_scores`` and
-``neg_scores``), and a corpus of ``id``, ``title`` and ``text``. Upper and lower case mean the same. In CSV and
+``neg_scores``), and a corpus of ``id``, ``title`` and ``text``. In CSV and
 TSV a list is written as JSON in a cell. Passages have no ids: the id of a passage is a hash of its text, and so is
 that of a query without a column ``query_id``.
 
@@ -13,101 +13,37 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import difflib
 import json
 import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hardneg.data.formats.contexts import IDS, Place, text_id
+from hardneg.data.formats.column_names import (
+    CorpusColumns,
+    PairColumns,
+    corpus_columns,
+    in_cells,
+    judged_columns,
+    no_pair,
+    pair_columns,
+    unknown_columns,
+)
+from hardneg.data.formats.contexts import Place, text_id
 from hardneg.data.formats.faults import Unread, refuse
-from hardneg.data.formats.lines import Fields, described, empty_file, id_of, ids_of, text_of
-from hardneg.data.formats.tables import CSV, TSV, suffix_of
+from hardneg.data.formats.lines import Fields, described, id_of, ids_of, text_of
 from hardneg.data.record_source import GivenRecord, JudgementRecord, PassageRecord, QueryRecord, Source
 from hardneg.errors import InputError
 from hardneg.storage.safe_read import undisturbed
 
-QUERIES = ("anchor", "query", "question", "sentence1")
-POSITIVES = (
-    "positive",
-    "positives",
-    "pos",
-    "answer",
-    "document",
-    "passage",
-    "context",
-    "response",
-    "sentence2",
-    "text",
-)
-POSITIVE_IDS = (
-    "positive_id",
-    "positive_ids",
-    "document_id",
-    "document_ids",
-    "doc_id",
-    "docid",
-    "passage_id",
-    "passage_ids",
-    "psg_id",
-    "pid",
-    "corpus_id",
-    "context_id",
-    "answer_id",
-    "text_id",
-)
-NAMES_IDS = re.compile(r".*(?:[_\- ]|\b|doc)ids?")  # of a column that holds ids, and no texts
-HEADING = 4  # words of the longest name of a column that is no text
 LIST = re.compile(r"\[\s*(?:[-+.\d]|\])")  # how a list of numbers begins
-NEGATIVE = re.compile(r"(?:hard_?)?neg(?:ative)?s?[_-]?\d*")
-SCORES = ("score", "label", "similarity_score")
-QUERY_IDS = ("query_id", "qid", "anchor_id")
-OF_OTHERS = ("positive_passages", "positive_document_ids", "positive_ctxs", "query-id", "corpus-id")
-TEXTS = ("text", "contents", "content", "document_text", "passage", "document", "body")
-LISTS = ("pos_scores", "neg_scores")
 # Words for the splits of pairs, and what these are called.
 SPLITS = {name: name for name in ("train", "dev", "test")} | dict.fromkeys(("validation", "valid", "val"), "dev")
-LOOKED_FOR = (
-    f"a query ({', '.join(QUERIES)}) with a positive ({', '.join(POSITIVES)}), "
-    f"or a text ({', '.join(TEXTS)}) of a corpus"
-)
 
 Rows = Iterable[tuple[int, Fields]]
-
-
-class PairColumns(NamedTuple):
-    """The columns of pairs by what they hold.
-
-    ``taught`` are the lists of scores of positives and negatives; ``by_id``: ``positive`` holds ids, and no texts.
-    """
-
-    query: str
-    positive: str
-    negatives: tuple[str, ...]
-    score: str | None
-    query_id: str | None
-    taught: tuple[str | None, str | None]
-    by_id: bool = False
-
-    @property
-    def used(self) -> frozenset[str]:
-        """The names of all columns that are read."""
-        return frozenset(
-            filter(None, (self.query, self.positive, *self.negatives, self.score, self.query_id, *self.taught))
-        )
-
-
-class CorpusColumns(NamedTuple):
-    """The columns of a corpus by what they hold; without an id, passages are numbered from 0."""
-
-    text: str
-    id: str | None
-    title: str | None
 
 
 class Pair(NamedTuple):
@@ -137,117 +73,10 @@ class Table:
     by_id: bool = False
 
 
-# ---------------------------------------------------------------- which columns hold what
-
-
-@lru_cache(maxsize=4096)
-def pair_columns(names: tuple[str, ...]) -> PairColumns | None:
-    """The columns of pairs among ``names``; None if there is no query or no positive."""
-    by_name = {name.strip().casefold(): name for name in reversed(names)}
-    if any(name in by_name for name in OF_OTHERS):
-        return None
-    query = _first(by_name, QUERIES)
-    positive = _first(by_name, [name for name in POSITIVES if by_name.get(name) != query])
-    if query is None or positive is None:
-        return None
-    negatives = tuple(by_name[name] for name in reversed(by_name) if NEGATIVE.fullmatch(name))
-    taught = (_first(by_name, LISTS[:1]), _first(by_name, LISTS[1:]))
-    return PairColumns(query, positive, negatives, _first(by_name, SCORES), _first(by_name, QUERY_IDS), taught)
-
-
-@lru_cache(maxsize=4096)
-def judged_columns(names: tuple[str, ...]) -> PairColumns | None:
-    """The columns of pairs whose positives are named by their ids; None if there is no query or no such id."""
-    by_name = {name.strip().casefold(): name for name in reversed(names)}
-    query, ids = _first(by_name, QUERIES), _first(by_name, POSITIVE_IDS)
-    if query is None or ids is None or any(name in by_name for name in OF_OTHERS):
-        return None
-    negatives = tuple(by_name[name] for name in reversed(by_name) if NEGATIVE.fullmatch(name))
-    query_id = _first(by_name, QUERY_IDS)
-    return PairColumns(query, ids, negatives, _first(by_name, SCORES), query_id, (None, None), by_id=True)
-
-
-def any_pair_columns(names: tuple[str, ...]) -> PairColumns | None:
-    """The columns of pairs, with the texts of positives or, without these, with their ids."""
-    return pair_columns(names) or judged_columns(names)
-
-
-@lru_cache(maxsize=4096)
-def corpus_columns(names: tuple[str, ...], by_id: bool = False) -> CorpusColumns | None:
-    """The columns of a corpus among ``names``; None if there is no text, or a query or judgement besides.
-
-    ``by_id``: pairs beside it name passages by their ids, so that ``document_id`` is an id. Without such pairs it
-    may be the id of a document that several passages are parts of.
-    """
-    by_name = {name.strip().casefold(): name for name in reversed(names)}
-    text = _first(by_name, TEXTS)
-    if text is None or any(name in by_name for name in (*OF_OTHERS, *QUERIES)):
-        return None
-    return CorpusColumns(
-        text, _first(by_name, (*IDS, "pid", *(["document_id"] * by_id))), _first(by_name, ("title",))
-    )
-
-
 def columns_within(table: Table) -> CorpusColumns:
     """The columns of a table of a corpus, by its first row."""
     _, fields = next(iter(table.rows()), (1, {}))
     return corpus_columns(tuple(fields), table.by_id) or CorpusColumns("", None, None)
-
-
-def _first(by_name: Mapping[str, str], wanted: Sequence[str]) -> str | None:
-    return next((by_name[name] for name in wanted if name in by_name), None)
-
-
-def unknown_columns(path: Path, names: Sequence[str], line: int | None = None) -> InputError:
-    """The fault of columns that no convention has; it says what was looked for and which names are near."""
-    if not any(names):
-        return empty_file(path)
-    shown = f"the columns are {', '.join(names) or 'none'}"
-    near = near_texts(names)
-    named = ", ".join(f"{name!r} to {found!r}" for name, found in near.items() if found != name)
-    fix = f"rename {named}" if named else f"rename them: {_nearest(names)}"
-    ids = [name for name in names if holds_ids(name) and name.strip().casefold() not in (*IDS, *QUERY_IDS)]
-    if ids and not named:
-        fix += f"; if {ids[-1]!r} holds ids of passages, call it 'document_id', and add a table of them"
-    if not named and in_cells(path) and any(len(name.split()) > HEADING for name in names):
-        fix = "put a first line with the names of the columns, such as anchor and positive"
-    what = f"{shown:.300}; looked for {LOOKED_FOR}"
-    return InputError("UNKNOWN_COLUMNS", what, fix, path=path, line=line)
-
-
-def holds_ids(name: str) -> bool:
-    """Whether the name of a column says that it holds ids."""
-    return NAMES_IDS.fullmatch(name.strip().casefold()) is not None
-
-
-def near_texts(names: Sequence[str]) -> dict[str, str]:
-    """The known name of a text that a column's name is or is near to, by column; columns of ids have none."""
-    known = [*QUERIES, *POSITIVES, *TEXTS, "negative"]
-    texts = [name for name in names if not holds_ids(name)]
-    near = {name: difflib.get_close_matches(name.strip().casefold(), known, 1, 0.7) for name in texts}
-    return {name: found[0] for name, found in near.items() if found}
-
-
-def no_pair(path: Path, names: Sequence[str], line: int) -> InputError:
-    """The fault of a record that is no pair, in a table of pairs: half of it is missing, or no name is known."""
-    lowered = {name.strip().casefold() for name in names}
-    halves = {"query": lowered & {*QUERIES}, "positive": lowered & {*POSITIVES}}
-    missing = [half for half, found in halves.items() if not found]
-    if len(missing) != 1:
-        return unknown_columns(path, names, line)
-    what = f"the record has no {missing[0]} (found: {', '.join(names):.80})"
-    add = "add it (null where the query has none)" if missing == ["positive"] else "add it"
-    return InputError("MISSING_FIELD", what, f"{add}, or leave the record out", path=path, line=line)
-
-
-def _nearest(names: Sequence[str]) -> str:
-    """The convention that columns come nearest to, in words."""
-    lowered = {name.strip().casefold() for name in names}
-    if lowered & {*QUERIES}:
-        return "the nearest convention is sentence-transformers', whose positive is called 'positive'"
-    if lowered & {*POSITIVES} or any(map(NEGATIVE.fullmatch, lowered)):
-        return "the nearest convention is sentence-transformers', whose query is called 'anchor' or 'query'"
-    return "the nearest convention is sentence-transformers': anchor, positive, negative"
 
 
 # ---------------------------------------------------------------- rows of pairs
@@ -315,11 +144,6 @@ def ids_in(fields: Fields, name: str, place: Place) -> list[str]:
         return []
     found = id_of(fields, name, *place)
     return [] if isinstance(found, Unread) else [found]
-
-
-def in_cells(path: Path) -> bool:
-    """Whether a file is a table of texts, where a list can only be written as a text."""
-    return suffix_of(path) in (*CSV, *TSV)
 
 
 def _listed(text: str, kind: Any = str) -> list[Any] | None:

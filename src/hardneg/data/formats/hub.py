@@ -18,18 +18,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hardneg.data.formats.column_names import corpus_columns, pair_columns, unknown_columns
+from hardneg.data.formats.columns import Table as NamedTable
 from hardneg.data.formats.columns import (
-    Table as NamedTable,
-)
-from hardneg.data.formats.columns import (
-    corpus_columns,
     corpus_source,
-    pair_columns,
     pair_judgements,
     pair_negatives,
     pair_passages,
     pair_queries,
-    unknown_columns,
 )
 from hardneg.data.formats.contexts import Place, answers_of, inline_passages, positives_of, query_id_of
 from hardneg.data.formats.lines import Fields, grade_of, id_of, text_of

@@ -11,15 +11,14 @@ from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
 
+from hardneg.data.formats.column_names import pair_columns, unknown_columns
 from hardneg.data.formats.columns import (
     SPLITS,
     Table,
-    pair_columns,
     pair_judgements,
     pair_negatives,
     pair_passages,
     pair_queries,
-    unknown_columns,
 )
 from hardneg.data.formats.lines import Fields
 from hardneg.data.record_source import Source, digest_streams

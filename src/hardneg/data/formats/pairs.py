@@ -20,21 +20,23 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from hardneg.data.formats.columns import (
-    Table,
+from hardneg.data.formats.column_names import (
     any_pair_columns,
-    columns_within,
     corpus_columns,
-    corpus_passages,
-    corpus_source,
     judged_columns,
     near_texts,
+    unknown_columns,
+)
+from hardneg.data.formats.columns import (
+    Table,
+    columns_within,
+    corpus_passages,
+    corpus_source,
     pair_judgements,
     pair_negatives,
     pair_passages,
     pair_queries,
     pairs_of,
-    unknown_columns,
 )
 from hardneg.data.formats.contexts import text_id
 from hardneg.data.formats.folders import tab_rows

@@ -18,17 +18,8 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from hardneg.data.formats.columns import (
-    POSITIVE_IDS,
-    TEXTS,
-    Table,
-    any_pair_columns,
-    columns_within,
-    corpus_columns,
-    corpus_passages,
-    grade_in,
-    ids_in,
-)
+from hardneg.data.formats.column_names import POSITIVE_IDS, TEXTS, any_pair_columns, corpus_columns, plain_name
+from hardneg.data.formats.columns import Table, columns_within, corpus_passages, grade_in, ids_in
 from hardneg.data.formats.contexts import IDS, Place
 from hardneg.data.formats.faults import Unread
 from hardneg.data.formats.folders import (
@@ -57,7 +48,7 @@ PLAIN = ".txt"  # queries or judgements with tabs, or TREC's judgements
 QUERY_IDS = ("query_id", "qid", "question_id", "topic_id", "id", "_id")
 QUERY_TEXTS = ("text", "query", "question", "query_text")
 JUDGED_QUERIES = (*QUERY_IDS[:4], "query", "topic")
-JUDGED_PASSAGES = (*POSITIVE_IDS, "docno", "document", "doc", "passage")
+JUDGED_PASSAGES = (*POSITIVE_IDS, "document", "doc", "passage")
 GRADES = ("score", "label", "relevance", "grade", "rel")
 KNOWN = {*QUERY_IDS, *QUERY_TEXTS, *JUDGED_QUERIES, *JUDGED_PASSAGES, *GRADES, *TEXTS, *IDS, "title"}
 
@@ -187,7 +178,7 @@ def _is_other_json(path: Path) -> bool:
         columns = columns_of(path)
     except InputError:  # reading it will tell
         return False
-    return not {_plain_name(name) for name in columns} & KNOWN
+    return not {plain_name(name) for name in columns} & KNOWN
 
 
 # ---------------------------------------------------------------- the three kinds
@@ -200,7 +191,7 @@ def _passages(path: Path) -> Table:
         table = Table("", path, partial(read_rows, path), by_id=True)
         if columns_within(table).id is not None:
             return table
-    elif suffix_of(path) in TSV and len(columns) in (2, 3) and not {_plain_name(one) for one in columns} & KNOWN:
+    elif suffix_of(path) in TSV and len(columns) in (2, 3) and not {plain_name(one) for one in columns} & KNOWN:
         names = ("id", "title", "text") if len(columns) == 3 else ("id", "text")
         return Table("", path, lambda: _with_names(path, names))
     raise _unknown(path, columns, f"an id and a text ({', '.join(TEXTS)}) of passages", "rename them: id, text")
@@ -244,7 +235,7 @@ def _judged_columns(path: Path, ids: Sequence[str]) -> Columns | None:
         names = names[0].split()
     wanted = f"a query's id ({', '.join(JUDGED_QUERIES)}) and a passage's ({', '.join(JUDGED_PASSAGES)})"
     fix = "rename them: query_id, passage_id, and score if there are grades"
-    same = [one for name in ids if (one := _plain_name(name)) in JUDGED_PASSAGES]
+    same = [one for name in ids if (one := plain_name(name)) in JUDGED_PASSAGES]
     return _named(path, names, (JUDGED_QUERIES, (*same, *JUDGED_PASSAGES), GRADES), (2, 3, 4), (wanted, fix))
 
 
@@ -289,11 +280,6 @@ def _names(path: Path) -> list[str]:
     return first[1].split("\t")
 
 
-def _plain_name(column: str) -> str:
-    """The name of a column in lower case, with _ in place of - and blanks."""
-    return re.sub(r"[- ]", "_", column.strip().casefold())
-
-
 def _named(
     path: Path,
     names: Sequence[str],
@@ -309,7 +295,7 @@ def _named(
     widths : the numbers of columns that a file without a header may have.
     said : what a fault says was looked for, and how to mend it.
     """
-    by_name = {_plain_name(name): name for name in reversed(names)}
+    by_name = {plain_name(name): name for name in reversed(names)}
     found: list[str | None] = []
     for kind in wanted:
         found.append(next((by_name[one] for one in kind if one in by_name and by_name[one] not in found), None))
