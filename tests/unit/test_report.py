@@ -1247,10 +1247,11 @@ def test_an_experiment_that_is_executed_now_says_by_whom(tmp_path, hardneg):
     with lease(folder):
         _, out, _ = hardneg("show", folder)
         assert "being executed" in about(opened_at(folder))
-    assert f"is being executed by {us}: no state was measured; the last logged step is 7 of episode 1." in out
+    assert f"is being executed by {us}: no state was measured; the last logged step is 7." in out
     assert "again to go on" not in out
+    (folder / "settings.json").write_text(json.dumps(Course(several_episodes=True).as_record()))
     _, out, _ = hardneg("show", folder)
-    assert "This experiment is not finished: no state was measured" in out
+    assert "is not finished: no state was measured; the last logged step is 7 of episode 1." in out
     assert "Run the same command again to go on." in out
 
 

@@ -12,6 +12,7 @@ import torch
 from hardneg.api.overrides import overridden
 from hardneg.api.prepare import Task
 from hardneg.data.collection import Collection
+from hardneg.experiment.course import Course
 from hardneg.experiment.folder import Experiment, keep_judgements
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.code import allowed_code
@@ -159,13 +160,13 @@ def be_role(task: Task, role: str) -> None:
     take_role(task.recipe, *role_jobs(task, inputs, [role]))
 
 
-def say_start(start: Start, experiment: Experiment, collection: Collection) -> None:
+def say_start(start: Start, experiment: Experiment, course: Course, collection: Collection) -> None:
     """Say what differs from an earlier execution and from the model as it came, and estimate what lengths cut."""
     if not is_leader():
         return
     if rows := experiment.metrics.read():
-        step, episode = rows[-1]["step"], rows[-1]["episode"]
-        say(f"{experiment.path}: goes on where it ended, which was about step {step:,} of episode {episode}")
+        episode = f" of episode {rows[-1]['episode']}" if course.several_episodes else ""
+        say(f"{experiment.path}: goes on where it ended, which was about step {rows[-1]['step']:,}{episode}")
     say_what_differs(experiment, start.device, start.processes)
     for line in start.changes:
         say(line)

@@ -131,7 +131,7 @@ def train_once(task: Task, start: Start) -> dict[str, Any]:
         training = TrainingRun(settings, data, experiment, frozen)
         plan = evaluation_plan(task, start)
         others = partial(recipe.others, experiment.layout, data, source, plan.settings)
-        say_start(start, experiment, data.collection)
+        say_start(start, experiment, settings.course, data.collection)
         with (
             contextlib.ExitStack() as stack,
             tensorboard_writer(experiment, settings.tensorboard and is_leader()),

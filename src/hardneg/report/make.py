@@ -319,7 +319,8 @@ def so_far(opened: Opened) -> str:
     last = opened.metrics[-1] if opened.metrics else None
     two = not opened.trains_ranker and opened.rows_of(RANKER)
     whose = " of the retriever" if two else ""
-    at = f"; the last logged step{whose} is {last['step']:,} of episode {last['episode']}" if last else ""
+    episode = f" of episode {last['episode']}" if last and opened.course.several_episodes else ""
+    at = f"; the last logged step{whose} is {last['step']:,}{episode}" if last else ""
     own = [one for one in opened.states if one.of is None] or opened.states
     names = ", ".join(shown(one.name) for one in own[-1:])
     nothing = "BM25 alone was measured" if bm25 else "no state was measured"
