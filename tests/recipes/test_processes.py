@@ -15,6 +15,7 @@ from recorded import RECORDED
 from safetensors.numpy import load_file, save_file
 
 import hardneg as hn
+from hardneg.experiment.provenance import begun_by
 from hardneg.models.rankers import new_ranker, save_ranker
 from hardneg.models.source import ModelSource
 from hardneg.negatives.pool import load_pool
@@ -134,6 +135,7 @@ def test_two_processes_train_as_one_does(two, whole):
     path, _ = two
     check_equal_training(path, whole.path)
     assert json.loads((path / "results.json").read_text())["test"] == whole.results["test"]
+    assert begun_by(path).endswith(" (in 2 processes)")
 
 
 def test_encoding_was_shared_and_only_the_first_process_wrote(two, whole):

@@ -11,6 +11,7 @@ from hardneg.errors import ArtifactError, HardnegError, SettingsError
 from hardneg.experiment.folder import read_settings
 from hardneg.experiment.layout import Layout
 from hardneg.process.distributed import is_leader
+from hardneg.process.launch import world_size
 from hardneg.storage.artifacts import MANIFEST, read_json, write_json
 
 FIX = "give it with --data"
@@ -21,6 +22,8 @@ def remember_collection(experiment: Path, collection: Collection) -> None:
     stored, layout = places_of(experiment), Layout(experiment)
     begins = not stored and not layout.metrics.exists() and not layout.results.exists()
     begun = asked_by() if begins else stored.get("begun_by")
+    if begins and begun and world_size() > 1:  # which the launcher was told, and not the command
+        begun += f" (in {world_size()} processes)"
     places = {"collection": str(collection.path.absolute())} | ({"begun_by": begun} if begun else {})
     if is_leader() and stored != places:
         write_json(layout.places, places)
