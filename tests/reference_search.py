@@ -8,7 +8,7 @@ import torch
 
 from hardneg.process import cpu
 from hardneg.process.hardware import byte_products_are_exact, has_byte_kernels
-from hardneg.search import byte_products
+from hardneg.search import byte_products, proposals
 from hardneg.search.exact import ExactIndex
 
 # The number of shards, the queries (tile) and passages (chunk) of a product, and the precision of the product.
@@ -49,6 +49,14 @@ def bytes_multiply(by="torch"):
         yield
 
 
+@contextmanager
+def bfloat16_of(operands):
+    """In the block, products in bfloat16 multiply ``"bfloat16"`` operands, or ``"float32"`` ones as with AMX."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(proposals, "needs_bfloat16_operands", lambda: operands == "bfloat16")
+        yield
+
+
 def slow_scores(queries, passages):
     """The score of every pair: float64 products, padded to a power of two, added in halves; then float32."""
     dim = queries.shape[1]
@@ -76,7 +84,7 @@ def check(queries, passages, *ks):
     for shards, layout in LAYOUTS:
         index = ExactIndex(np.array_split(passages, shards) if shards > 1 else passages, **layout)
         for k in ks:
-            with bytes_multiply():
+            with bytes_multiply(), bfloat16_of("bfloat16" if shards == 1 else "float32"):
                 scores, rows = index.search(torch.from_numpy(queries), k)
             assert (scores.dtype, rows.dtype) == (torch.float32, torch.int32)
             np.testing.assert_array_equal(rows.numpy(), all_rows[:, :k], err_msg=str((shards, layout, k)))

@@ -73,6 +73,15 @@ def multiplies_bfloat16(device: torch.device | str) -> bool:
     return has_half_kernels(device) or (device.type == "cpu" and bool(cpu_flags() & BFLOAT16_INSTRUCTIONS))
 
 
+def needs_bfloat16_operands() -> bool:
+    """Whether this processor multiplies in bfloat16 only what is stored in bfloat16.
+
+    oneDNN computes products of float32 in bfloat16 with AMX, where it is allowed to. With AVX-512 BF16 alone it
+    computes them in float32 in any case.
+    """
+    return "avx512_bf16" in cpu_flags() and "amx_bf16" not in cpu_flags()
+
+
 def has_byte_kernels() -> bool:
     """Whether the processor multiplies and adds bytes in one instruction (VNNI, AMX), and torch uses it."""
     import torch

@@ -2,12 +2,13 @@
 
 These products never decide a result: every passage within the certified bound of the k-th best is scored exactly.
 The bound has to hold on every machine, and a tight one saves work. It is twice the error of a product, since both
-the passage that is dropped and those that beat it can be off. The error has three parts:
+the passage that is dropped and those that beat it can be off. The error has four parts:
 
 - Rounding of the inputs. With q' and d' for the rounded vectors,
   ``|q.d - q'.d'| <= |q - q'| |d| + |q'| |d - d'|`` (Cauchy-Schwarz). |q - q'| is measured for each query. For
   |d - d'| the bound takes the largest of any passage, if that was measured, else what rounding can take at most:
   2^-8 |d|, two and a half times as much.
+- Rounding of the scores, by products that round them: 2^-8 of |q'| |d'|.
 - Adding up in float32, in any order: gamma_n of Higham, "Accuracy and Stability of Numerical Algorithms",
   section 3.1, in units of :attr:`Product.unit`.
 - What underflow can lose: inputs and sums below 2^-126 may count as zero, as Intel's TDPBF16PS has it.
@@ -24,7 +25,7 @@ import torch
 from torch import Tensor
 
 from hardneg.errors import SettingsError
-from hardneg.process.hardware import best_precision
+from hardneg.process.hardware import best_precision, needs_bfloat16_operands
 from hardneg.search.vectors import vector_norms
 
 Precision = Literal["auto", "float32", "float64", "bfloat16", "float16", "int8"]
@@ -41,15 +42,21 @@ SLACK = 1 + 2.0**-8  # more than any float32 norm is off by
 class Product:
     """One way to multiply queries and passages.
 
-    ``rounded`` is what the vectors are rounded to. On the CPU, vectors rounded to bfloat16 are multiplied as
-    float32, and torch is allowed to compute in bfloat16. So the scores are float32; torch's bfloat16 product would
-    round them, too. This permission changes no input, since all were rounded beforehand.
+    Attributes
+    ----------
+    rounded : what the vectors are rounded to.
+    multiplied : what torch is given. With AMX these are float32 numbers that bfloat16 holds, too, and torch is
+        allowed to compute in bfloat16. So nothing rounds the scores, and the permission changes no input.
+    scores : what the scores are in.
+    unit : the rounding error of one addition, relative.
+    rounds_scores : the scores come rounded to ``multiplied``, as from torch's product of bfloat16 on the CPU.
     """
 
     rounded: torch.dtype
     multiplied: torch.dtype
     scores: torch.dtype
     unit: float
+    rounds_scores: bool = False
 
     @property
     def is_rounding(self) -> bool:
@@ -65,6 +72,8 @@ class Product:
         out = torch.empty_like(vectors, dtype=self.multiplied) if out is None else out
         if self.rounded != self.multiplied:  # float16 by way of float32: straight to bfloat16 takes twice as long
             vectors = (vectors if vectors.dtype == out.dtype else out.copy_(vectors)).to(self.rounded)
+        elif self.rounds_scores:
+            vectors = vectors.float()
         return out.copy_(vectors, non_blocking=True)  # a blocking copy would convert on the CPU
 
     def takes(self, vectors: Tensor, device: torch.device) -> bool:
@@ -75,6 +84,8 @@ class Product:
         """Scores [Q, n] of operands [Q, dim] and [n, dim]."""
         if self.multiplied == self.scores:
             torch.mm(queries, passages.T, out=out)
+        elif self.rounds_scores:
+            out.copy_(torch.mm(queries, passages.T))
         else:
             torch.mm(queries, passages.T, out_dtype=self.scores, out=out)
 
@@ -91,12 +102,16 @@ class Product:
         from a passage, are upper bounds.
         """
         lost = loss(queries, self.rounded) if self.is_rounding else torch.zeros_like(norms)
-        moved = lost * max_norm + (norms + lost) * max_loss
-        return error_bound(queries.shape[1], self.unit, (norms + lost) * (max_norm + max_loss), moved)
+        moved, sizes = lost * max_norm + (norms + lost) * max_loss, (norms + lost) * (max_norm + max_loss)
+        if self.rounds_scores:
+            moved += 2.0**-8 * SLACK * sizes  # half a unit of bfloat16, also of a score that sums have made larger
+        return error_bound(queries.shape[1], self.unit, sizes, moved)
 
 
 FLOAT32 = Product(torch.float32, torch.float32, torch.float32, 2.0**-24)
 FLOAT64 = Product(torch.float64, torch.float64, torch.float64, 2.0**-53)
+ALLOWED = Product(torch.bfloat16, torch.float32, torch.float32, 2.0**-23)
+BFLOAT16 = Product(torch.bfloat16, torch.bfloat16, torch.float32, 2.0**-23, rounds_scores=True)
 
 
 def products_of(device: torch.device) -> dict[str, Product]:
@@ -109,7 +124,7 @@ def products_of(device: torch.device) -> dict[str, Product]:
     """
     found = {"float32": FLOAT32, "float64": FLOAT64}
     if device.type == "cpu":
-        return {**found, "bfloat16": Product(torch.bfloat16, torch.float32, torch.float32, 2.0**-23)}
+        return {**found, "bfloat16": BFLOAT16 if needs_bfloat16_operands() else ALLOWED}
     halves = {"bfloat16": torch.bfloat16, "float16": torch.float16}
     return {**found, **{name: Product(half, half, torch.float32, 2.0**-22) for name, half in halves.items()}}
 
