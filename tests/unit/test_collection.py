@@ -12,6 +12,7 @@ from hardneg.data import building, checks, collection, ready, text
 from hardneg.data.collection import Collection, hold_out
 from hardneg.data.text import IdColumn, TextColumn, TextColumnWriter, as_hashes
 from hardneg.errors import ArtifactError, InputError, SettingsError
+from hardneg.negatives.candidates import is_known
 from hardneg.storage import artifacts
 
 PASSAGES = [("p2", "Two", "second text"), ("p1", "", "first text"), ("p10", "Ten", "second text")]
@@ -398,6 +399,18 @@ def test_empty_texts_can_be_kept(tmp_path):
     c = made(tmp_path, [("p1", "Title", ""), ("p2", " ")], {"q": ""}, {"test": {"q": ["p1"]}}, allow_empty=True)
     assert c.facts["counts"] == {"empty_passage_texts": 2, "empty_query_texts": 1}
     assert list(c.texts) == ["", " "]
+
+
+def test_passages_without_a_text_are_copies_only_if_their_titles_are_equal(tmp_path):
+    titles = ["One", "Two ", "\u00a0", "", "One", "Two"]
+    c = made(tmp_path, [*((str(i), title, " " * (i % 2)) for i, title in enumerate(titles)), ("6", "", "Three")],
+             {"q": "which"}, {"train": {"q": ["0"]}}, allow_empty=True)  # fmt: skip
+    assert len(set(c.text_keys.tolist())) == 5
+    assert c.copies.tolist() == [0, 1, -1, -1, 0, 1, -1]
+    assert text.NO_TEXT not in c.text_keys
+    positives = c.qrels("train").positives()
+    known = is_known(positives, np.zeros(7, np.int64), np.arange(7), c.text_keys)
+    assert np.flatnonzero(known).tolist() == [0, 4]  # the others may be negatives
 
 
 def test_more_rows_than_int32_are_refused(tmp_path, monkeypatch):

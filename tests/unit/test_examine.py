@@ -145,13 +145,21 @@ def test_the_facts_by_hand(tmp_path):
     ],
 )
 def test_blank_texts_are_told_and_are_no_copies(tmp_path, queries, told):
-    passages = [("a", "one text"), ("b", ""), ("c", " \n"), ("d", "\u00a0"), ("e", "T", ""), ("f", "é")]
+    passages = [
+        ("a", "one text"),
+        ("b", ""),
+        ("c", " \n"),
+        ("d", "\u00a0"),
+        ("e", "T", ""),
+        ("g", "U", " "),
+        ("f", "é"),
+    ]
     judged = {"train": {"q": ["a"], "r": ["b"], "s": ["c"]}, "test": {"q": ["b", "e"]}}
     data = Collection.from_lists(passages, queries, judged, to=tmp_path / "c", allow_empty=True)
     found = hn.examine(data)
     blank = sum(not text.strip(" \u200b") for text in queries.values())
     assert found["blank"] == {"passages": 3, "positives": 2, "queries": blank}
-    assert found["copies"]["passages_equal"] == 0
+    assert (found["copies"]["passages_equal"], found["copies"]["passages_nearly_equal"]) == (0, 0)
     (advised,) = (line for line in found["advice"] if "blank" in line)
     assert advised.startswith(told)
     assert not any("are copies" in line for line in found["advice"])

@@ -46,7 +46,7 @@ from hardneg.data.record_source import (
     TextById,
     source_from_lists,
 )
-from hardneg.data.text import IdColumn, TextColumn, copies_among, hash_strings, hash_texts
+from hardneg.data.text import IdColumn, TextColumn, copies_among, hash_strings, hash_texts, keys_of_passages
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.keyed_random import UInt64
 from hardneg.records import Int32, Int64, Qrels
@@ -82,7 +82,7 @@ class Collection(Shown):
     splits : names, ascending.
     passage_ids, titles, texts : columns by passage row, in source order.
     query_ids, query_texts : columns by query row, ascending by the bytes of the id.
-    text_keys : uint64 [n_passages], equal for equal texts.
+    text_keys : uint64 [n_passages], equal for equal texts; where a text is blank, for equal titles.
     facts : counts of the import: records, splits, and what was dropped or ignored.
     language : of the passages; it decides how BM25 makes terms of them.
     """
@@ -120,14 +120,17 @@ class Collection(Shown):
             )
             raise ArtifactError("NO_MANIFEST", what, advice, path=path)
         manifest = open_artifact(path, KIND)
+        titles, text_keys = TextColumn.open(path, TITLES), np.asarray(load_array(path / TEXT_KEYS))
+        if manifest.facts.get("counts", {}).get("empty_passage_texts"):
+            text_keys = keys_of_passages(text_keys, titles)
         return cls(
             path=path.absolute(),  # the caller may change its working directory while the collection is open
             digest=content_digest(manifest),
             splits=tuple(sorted(manifest.facts["splits"])),
             passage_ids=IdColumn.open(path, PASSAGE_IDS, PASSAGE_TABLE),
-            titles=TextColumn.open(path, TITLES),
+            titles=titles,
             texts=TextColumn.open(path, TEXTS),
-            text_keys=np.asarray(load_array(path / TEXT_KEYS)),
+            text_keys=text_keys,
             query_ids=IdColumn.open(path, QUERY_IDS, QUERY_TABLE),
             query_texts=TextColumn.open(path, QUERY_TEXTS),
             answer_texts=TextColumn.open(path, ANSWERS),
@@ -246,7 +249,7 @@ class Collection(Shown):
     def copies(self) -> Int32 | None:
         """The row [n_passages] of the first passage with the same text, -1 where no other passage has the text.
 
-        None: no two passages have one text. Passages without a text, which have a title alone, do not count.
+        None: no two passages have one text. Where texts are blank, titles count.
         """
         return copies_among(self.text_keys)
 

@@ -97,7 +97,7 @@ def copies_among(keys: UInt64) -> Int32 | None:
     """
     ordered = np.sort(keys)
     twice = distinct(ordered[1:][ordered[1:] == ordered[:-1]])
-    twice = twice[twice != hash_strings([""])[0]]
+    twice = twice[twice != NO_TEXT]
     if not len(twice):
         return None
     label = np.minimum(np.searchsorted(twice, keys), len(twice) - 1)
@@ -111,6 +111,25 @@ def copies_among(keys: UInt64) -> Int32 | None:
 def as_hashes(digests: bytes | bytearray) -> UInt64:
     """Concatenated results of :func:`hash_bytes` as numbers [n]."""
     return np.frombuffer(bytes(digests), dtype="<u8").astype(np.uint64)
+
+
+NO_TEXT = hash_strings([""])[0]  # of a blank text
+
+
+def keys_of_passages(of_texts: UInt64, titles: TextColumn) -> UInt64:
+    """The keys [n] by which passages count as copies, from the hashes [n] of their texts.
+
+    A passage with a title alone has the hash of its title. One that is blank as a whole has a key of its own,
+    made of its row and a NUL, which no text holds.
+    """
+    blank = np.flatnonzero(of_texts == NO_TEXT)
+    keys = of_texts.copy()
+    for start in range(0, len(blank), COPIED):
+        rows = blank[start : start + COPIED]
+        named = as_hashes(hash_each(canonical(titles.take_bytes(rows))))
+        own = hash_strings([f"\0{row}" for row in rows.tolist()])
+        keys[rows] = np.where(named == NO_TEXT, own, named)
+    return keys
 
 
 # ---------------------------------------------------------------- texts
