@@ -73,6 +73,12 @@ def test_a_number_of_negatives_leaves_the_positive_out():
     assert usual_of("warmup", n_negatives=3).negatives == [3]
 
 
+def test_a_list_of_numbers_of_negatives_leaves_each_positive_out(tmp_path):
+    found = settings_of("ance-tele", None, written(tmp_path, "negatives = [1, 7]"))
+    assert (found.passages_reference, found.passages_paper) == ([2, 8], [2, 8])
+    assert settings_of("warmup", None, written(tmp_path, "negatives = [3, 7]")).negatives == [3, 7]
+
+
 def test_a_batch_size_holds_for_the_first_episode_too():
     assert settings_of("ance-tele", "demo").first_queries == 32
     settings = settings_of("ance-tele", "demo", usual={"batch_size": 8})

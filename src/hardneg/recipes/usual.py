@@ -24,7 +24,7 @@ class UsualOption:
     setting : the setting that the option sets in most recipes.
     of : recipe -> the settings that it sets there instead; an empty tuple: the recipe refuses the option.
     instead : recipe -> the settings to use instead, if the recipe refuses the option.
-    more : recipe -> a number that is added to the value.
+    more : recipe -> a number that is added to the value, or to each value of a list.
     unsets : settings that would override or bound the value; they are set to None.
     least : the least value of an integer.
     """
@@ -47,7 +47,10 @@ class UsualOption:
 
     def value_of(self, recipe: str, value: Any) -> Any:
         """The value that these settings get from the value of the option."""
-        return value + self.more[recipe] if recipe in self.more and type(value) is int else value
+        more = self.more.get(recipe, 0)
+        if isinstance(value, list):
+            return [one + more if type(one) is int else one for one in value]
+        return value + more if type(value) is int else value
 
 
 TURNS = "iterations, each of retriever_steps and ranker_steps"
