@@ -96,6 +96,15 @@ def test_epochs_win_over_the_steps_and_bounds_of_a_preset():
     assert bounded.horizon(64) == 5
 
 
+@pytest.mark.parametrize("length", [{"steps": 100_000}, {"epochs": 2.0}])
+def test_the_length_of_training_wins_over_the_stop_of_a_preset(length):
+    assert settings_of("star", "passage").stop_step == 50_000
+    assert settings_of("star", "passage", usual=length).stop_step is None
+    stopped = settings_of("star", "passage", None, ["stop_step=9"], usual=length)
+    assert stopped.stop_step == 9
+    assert settings_of("ance-tele", "demo", usual=length).stop_step == 40  # of the episodes before the last one
+
+
 @pytest.mark.parametrize("recipe", ["star", "ance", "ranker", "ar2"])
 def test_more_epochs_than_steps_can_be_counted_are_refused(recipe):
     settings = settings_of(recipe, "finetune", usual={"epochs": 1e308})

@@ -26,6 +26,7 @@ class UsualOption:
     instead : recipe -> the settings to use instead, if the recipe refuses the option.
     more : recipe -> a number that is added to the value, or to each value of a list.
     unsets : settings that would override or bound the value; they are set to None.
+    leaves : recipe -> those of them that do neither there, and stay.
     least : the least value of an integer.
     """
 
@@ -39,6 +40,7 @@ class UsualOption:
     instead: Mapping[str, str] = field(default_factory=dict)
     more: Mapping[str, int] = field(default_factory=dict)
     unsets: tuple[str, ...] = ()
+    leaves: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     least: int | None = None
 
     def settings_of(self, recipe: str) -> tuple[str, ...]:
@@ -54,6 +56,7 @@ class UsualOption:
 
 
 TURNS = "iterations, each of retriever_steps and ranker_steps"
+EARLIER = {"ance-tele": ("stop_step",)}  # it ends the episodes before the last one there
 USUAL: tuple[UsualOption, ...] = (
     UsualOption("lr", "--lr", "RATE", float, "Highest learning rate.", "learning_rate"),
     UsualOption(
@@ -65,6 +68,8 @@ USUAL: tuple[UsualOption, ...] = (
         "steps",
         of={"ance": (), "ar2": ()},
         instead={"ance": "refresh_every, of which it makes refreshes + 1, or --epochs", "ar2": TURNS},
+        unsets=("stop_step",),
+        leaves=EARLIER,
         least=1,
     ),
     UsualOption(
@@ -74,7 +79,8 @@ USUAL: tuple[UsualOption, ...] = (
         float,
         "Passes over the training queries, in place of --steps.",
         "epochs",
-        unsets=("steps", "min_steps", "max_steps"),
+        unsets=("steps", "min_steps", "max_steps", "stop_step"),
+        leaves=EARLIER,
     ),
     UsualOption(
         "batch_size",
@@ -180,7 +186,8 @@ def usual_settings(
         if twice := [name for name in names if name in assigned]:
             what = f"{twice[0]} is given twice, by {option.flag} and by {'name' if written else '--set'}"
             faults.append(SettingsError("BAD_SETTING", what, "leave one of them out"))
-        values |= {name: None for name in option.unsets if name in known and name not in assigned}
+        unset = set(option.unsets).difference(option.leaves.get(recipe, ()), assigned)
+        values |= {name: None for name in option.unsets if name in known and name in unset}
         values |= {name: option.value_of(recipe, value) for name in names}
     if given.get("steps") is not None and given.get("epochs") is not None:
         faults.append(
