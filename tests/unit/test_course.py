@@ -62,6 +62,7 @@ def test_the_course_is_no_part_of_what_decides_the_result():
         ({"start_episode": 1}, 1),
         ({"first": "in_batch"}, 2),
         ({"start_episode": 2}, 0),
+        ({"first": "in_batch", "start_episode": 2}, 0),
         ({"momentum": "accumulate"}, None),
     ],
 )

@@ -127,6 +127,7 @@ IDLE = [
         {"first_steps": 4, "first_epochs": 2.0},
         "first_epochs = 2.0, first_steps = 4 with first = mined",
     ),
+    ("ance-tele", {"first": "in_batch", "start_episode": 2}, "first = in_batch with start_episode = 2"),
     ("ance-tele", {"momentum": "accumulate", "alpha": 0.0}, "alpha = 0.0 with momentum = accumulate"),
     ("ance-tele", {"beta": 0.0, "lookahead": "all"}, "lookahead = all with beta = 0"),
     ("ance-tele", {"passages_paper": [8]}, r"passages_paper = \[8\] with group_sizes = reference"),

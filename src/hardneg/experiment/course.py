@@ -60,12 +60,12 @@ def course_of_episodes(*, first: int, episodes: int, in_batch: bool, restarts: b
     Parameters
     ----------
     first, episodes : the numbers of the first episode and of the last one.
-    in_batch : whether the first one trains on in-batch negatives alone.
+    in_batch : whether episode 1 trains on in-batch negatives alone; a later one has mined or given negatives.
     restarts : whether every episode trains the starting model anew.
     carries_over : whether a setting says how many negatives come from the pool before.
     """
-    alone = (first,) if in_batch else ()
     given = first > 1
+    alone = (first,) if in_batch and not given else ()
     return Course(
         several_episodes=True,
         restarts=restarts,

@@ -105,6 +105,9 @@ class AnceTele(TrialSettings):
         if self.first == "mined":
             own = "with first = mined, where the first episode is like the others"
             self.check_idle(own, "first_queries", "first_epochs", "first_steps")
+        elif self.start_episode > 1:
+            own = f"with start_episode = {self.start_episode}, which leaves out the first episode"
+            self.check_idle(own, "first", "first_queries", "first_epochs", "first_steps")
         if self.momentum == "accumulate":
             self.check_idle(
                 "with momentum = accumulate, which takes the whole pool of the episode before", "alpha"
