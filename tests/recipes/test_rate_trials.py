@@ -12,6 +12,7 @@ from hardneg.errors import ArtifactError, Faults, NumericError, SettingsError
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.trials import Trial, best_of, read_trials
 from hardneg.recipes import pool_stage, rate_trials, training_run
+from hardneg.recipes.ance_tele import AnceTele
 from hardneg.recipes.settings import Episode
 from hardneg.recipes.stages import kinds_of
 from hardneg.recipes.star import Star
@@ -369,6 +370,20 @@ def test_a_trial_is_a_share_of_the_schedule():
     assert steps == [2, 1, 3, 1]
     assert many.trial_steps(Episode(2, 100, 8, 8, 2)) == 0
     assert Star(learning_rate=GOOD).trial_steps(Episode(1, 100, 8, 8, 2)) == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        ({"episodes": 1}, 4),  # the model at the early stop is kept, for a next episode
+        ({"episodes": 2}, 4),
+        ({"episodes": 1, "stop_step": 30}, 10),
+        ({"episodes": 1, "first": "in_batch", "first_steps": 40}, 10),
+    ],
+)
+def test_trials_of_ance_tele_go_no_further_than_the_first_model_that_is_kept(settings, steps):
+    many = AnceTele(learning_rate=[GOOD, RUINOUS], steps=40, **settings)
+    assert many.trial_steps(many.episode_of(100, 1)) == steps
 
 
 def test_the_estimate_counts_trials(world):

@@ -189,6 +189,11 @@ class AnceTele(TrialSettings):
         """Steps that every episode but the last one makes."""
         return min(self.stop_step or max(int(nearest(self.stop_fraction * horizon)), 1), horizon)
 
+    def trial_steps(self, episode: Episode) -> int:
+        """The steps of a trial, at most those of the early stop: a single episode, too, keeps its model there."""
+        steps = super().trial_steps(episode)
+        return min(steps, self.stop(episode.scheduled)) if self.has_negatives(episode.episode) else steps
+
     def episode_of(self, queries: int, episode: int) -> Episode:
         """The episode of this number, for so many queries.
 
