@@ -1,14 +1,18 @@
 """ANCE-Tele whose first episode trains with in-batch negatives: its batches, and the mining after it."""
 
 import math
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from executed import read_pool
 from reference_tele import SlowEncoder, SlowTele
 
-from hardneg.data.training_data import choose_splits
+from hardneg.data.training_data import Labels, choose_splits
 from hardneg.errors import SettingsError
 from hardneg.recipes import ance_tele
+from hardneg.recipes.training_run import TrainingRun
 from worlds.tiny_world import SETTINGS, one_thread  # noqa: F401
 
 FIRST = {"first": "in_batch", "first_queries": 6, "start": "continue", "episodes": 3, "steps": 4, "stop_step": 2}
@@ -93,6 +97,21 @@ def test_what_it_costs():
         (2, 8, 5),
         (4, 8, 6),
     ]
+
+
+@pytest.mark.parametrize(("labels", "searches"), [("qrels", False), ("answers", True)])
+def test_the_first_model_searches_if_it_finds_positives_by_answers(world, labels, searches):
+    """All processes then embed the passages, and the estimate counts them."""
+    data = replace(choose_splits(world.collection), test=None, labels=Labels(labels))
+    settings = ance_tele.AnceTele(**FIRST, examine="judged", dev_passages=1)
+    told = SimpleNamespace(settings=settings, data=data, experiment=SimpleNamespace(layout=None))
+    told.searches_for = partial(TrainingRun.searches_for, told)
+    told.state_of_episode = lambda miner, episode, episodes, *, mines: mines
+    assert next(ance_tele.ance_tele(told, lambda: None)) == searches
+    work = ance_tele.plan(settings, data, None)
+    assert work.encoded[1] >= 2 + searches
+    assert work.encoded[1] < 3 + searches
+    assert work.mined_pools == 2
 
 
 def test_given_negatives_would_not_be_looked_at():

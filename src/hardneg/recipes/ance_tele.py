@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, ValidationInfo, field_validator
@@ -225,7 +226,8 @@ def ance_tele(
     """
     settings, layout, miner, pool = training.settings, training.experiment.layout, base(), None
     for episode in range(settings.start_episode, settings.episodes + 1):
-        mines = settings.has_negatives(episode) and training.searches_for(given if pool is None else None)
+        mined = settings.has_negatives(episode) and (given is None or pool is not None)
+        mines = training.searches_for(mined=mined)
         state = training.state_of_episode(miner, episode, settings.episodes, mines=mines)
         yield state
         pool = episode_pool(training, state, pool, episode, given if pool is None else None)
@@ -348,16 +350,18 @@ def plan(settings: AnceTele, data: TrainingData, encoder: BiEncoder) -> CostMode
     """The work that the experiment would do."""
     numbers = range(settings.start_episode, settings.episodes + 1)
     episodes = [settings.episode_of(len(data.train), episode) for episode in numbers]
-    return work_of(
+    mined = sum(map(settings.has_negatives, numbers))
+    work = work_of(
         settings,
         data,
         episodes,
         states=len(episodes) + 1,
         entries=math.ceil(2 * settings.count / (1 - settings.alpha)) + settings.count * len(settings.extra),
         in_batch=settings.in_batch,
-        mined=sum(settings.has_negatives(episode.episode) for episode in episodes),
+        mined=len(episodes) if data.by_answers else mined,
         lists=1 + (settings.beta > 0),
     )
+    return replace(work, mined_pools=mined or len(episodes))  # an episode in the batch finds positives alone
 
 
 ABOUT = "ANCE-Tele (Sun et al., 2022)"

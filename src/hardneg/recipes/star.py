@@ -90,7 +90,9 @@ def star(
     among = training.settings.mine_passages if given is None else None
     if among is not None and embeds_all(training):
         among = None
-    state = training.state_of_episode(base(), 1, 1, mines=among is None and training.searches_for(given))
+    state = training.state_of_episode(
+        base(), 1, 1, mines=among is None and training.searches_for(mined=given is None)
+    )
     yield state
     inputs = training.inputs | {"miner": state.digest}
     if among is None:

@@ -71,9 +71,9 @@ class TrainingRun(Generic[S]):
             return pool
         return self.guide.filtered(pool, filters, keeps=self.frozen is not None and self.frozen.distills_stored)
 
-    def searches_for(self, given: NegativePool | None) -> bool:
-        """Whether an episode needs a search: with given negatives only if the model finds the positives, too."""
-        return given is None or self.data.labels.labels == "answers"
+    def searches_for(self, *, mined: bool) -> bool:
+        """Whether an episode needs a search: if its negatives are mined, or the model finds the positives."""
+        return mined or self.data.by_answers
 
     @property
     def guide_inputs(self) -> dict[str, str]:
