@@ -130,3 +130,5 @@ def test_what_reads_no_passages_or_parts_of_them_refuses_it(world, tmp_path):
         hn.settings_of("ranker", train_passage_length=CUT)
     with pytest.raises(SettingsError, match="train_passage_length = 5 with documents of several chunks"):
         train(world, tmp_path / "exp", "warmup", train_passage_length=CUT, chunks=2)
+    with pytest.raises(SettingsError, match="train_passage_length = 9 is more than passage_length = 8"):
+        train(world, tmp_path / "exp", "warmup", train_passage_length=9, passage_length=8)

@@ -80,7 +80,7 @@ class Keywords(Options, total=False):
     """Length of queries in search and on test, where it differs from training. None: `query_length`."""
     train_passage_length: int | None
     """Passages are cut after so many tokens in training steps, and nowhere else: mining, dev, test and search
-    read `passage_length`. None: `passage_length`.
+    read `passage_length`, which is at least as much. None: `passage_length`.
     """
     reinit_layers: int
     """So many top layers of the transformer begin with random weights instead of the model's own."""

@@ -351,7 +351,7 @@ MEANINGS: dict[str, Meaning] = {
     "passage_length": Meaning("Passages are cut after so many tokens, special ones included.", "tokens"),
     "train_passage_length": Meaning(
         "Passages are cut after so many tokens in training steps, and nowhere else: mining, dev, test and search "
-        "read `passage_length`. None: `passage_length`.",
+        "read `passage_length`, which is at least as much. None: `passage_length`.",
         "tokens",
     ),
     "search_query_length": Meaning(

@@ -30,10 +30,13 @@ def as_trained(model: PretrainedModel, settings: TrainingSettings) -> BiEncoder:
         what = "towers = tied, and there are two models"
         raise SettingsError("TWO_MODELS", what, "give one, or towers = untied")
     encoder = model.encoder(family=settings.prompts, **settings.encoder_overrides)
-    prompt = encoder.settings.passage_prompt
-    check_room(
-        encoder.tokenizer("passage"), "passage", prompt, "train_passage_length", settings.train_passage_length
-    )
+    prompt, in_steps = encoder.settings.passage_prompt, settings.train_passage_length
+    check_room(encoder.tokenizer("passage"), "passage", prompt, "train_passage_length", in_steps)
+    if in_steps is not None and in_steps > (length := encoder.settings.passage_length):
+        what = (
+            f"train_passage_length = {in_steps} is more than passage_length = {length}, which cuts in steps, too"
+        )
+        raise SettingsError("BAD_SETTING", what, "set a lower train_passage_length, or leave it out")
     if settings.towers == "untied":
         encoder = encoder.untied().eval()
     sides: tuple[Side, ...] = ("query",) if encoder.tied else ("query", "passage")
