@@ -141,6 +141,11 @@ IDLE = [
     ("warmup", {"mixtures": ["in_batch"], "top": 3}, "top = 3 with mixtures = in_batch"),
     ("warmup", {"mask_known_positives": False}, "mask_known_positives = false with mixtures = bm25"),
     ("ance", {"mask_known_positives": False}, "mask_known_positives = false with in_batch = false"),
+    (
+        "ance-tele",
+        {"mask_known_positives": False, "in_batch": False},
+        "mask_known_positives = false with in_batch = false",
+    ),
     ("ance", {"max_steps": 10}, "max_steps = 10 without epochs"),
     ("ar2", {"min_steps": 10}, "min_steps = 10 without epochs"),
     ("ar2", {"balance": 1.0, "temperature": 2.0}, "temperature = 2.0 with balance = 1"),
@@ -171,6 +176,8 @@ def test_settings_with_an_effect_are_not():
     assert hn.settings_of("ance-tele", passages_reference=[4], passages_paper=[4])
     assert hn.settings_of("warmup", mixtures=["bm25", "in_batch"], negatives=[3], mask_known_positives=False)
     assert hn.settings_of("ance", in_batch=True, mask_known_positives=False)
+    assert hn.settings_of("ance-tele", mask_known_positives=False)
+    assert hn.settings_of("ance-tele", first="in_batch", in_batch=False, mask_known_positives=False)
     assert hn.settings_of("ar2", first_ranker_epochs=2.0, max_steps=10)
     assert hn.settings_of("adore", cut=9, mask_known_positives=False)
 

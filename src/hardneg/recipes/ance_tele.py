@@ -113,6 +113,8 @@ class AnceTele(TrialSettings):
             self.check_idle(
                 "with momentum = accumulate, which takes the whole pool of the episode before", "alpha"
             )
+        if not self.in_batch and self.has_negatives(self.start_episode):
+            self.check_masked("with in_batch = false")
         if self.beta == 0:
             self.check_idle("with beta = 0, where nothing near a positive is mined", "lookahead")
         used, other = "passages_reference", "passages_paper"
