@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 
 import hardneg as hn
+from hardneg.api.evaluate import Pair, sides_of, tested
 from hardneg.api.inputs import holding
 from hardneg.api.search import SearcherOptions
 from hardneg.cli.tables import comparison_table
 from hardneg.errors import ArtifactError, BusyError, InputError, SettingsError
+from hardneg.evaluation.measures import Evaluation, parse_measures
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.negatives.pool import SOURCES, load_pool, save_pool
 from hardneg.storage.artifacts import read_manifest
-from worlds.tiny_records import pool_of
+from worlds.tiny_records import pool_of, run_of
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 # ---------------------------------------------------------------- mining
@@ -460,6 +462,18 @@ def test_a_window_of_ranks_beyond_the_depth_is_told(world, tmp_path, monkeypatch
     )
     first = "negatives come from the first 5 hits that are no positives"
     assert said == [f"rank_from = 6 with depth = 5: {first}", f"rank_to = 9 with depth = 5: {first}"]
+
+
+def test_a_run_ties_with_seeds_that_equal_it():
+    """Means over seeds are rounded, and so are the values of a run that is compared with them."""
+    found = Evaluation(np.arange(40, dtype=np.int32), {"RR@10": 1 / np.arange(1.0, 41)}, 0, 0)
+    hits = run_of([[0]] * 40)
+    sides = sides_of(["several", "one"], [["several/seed-1", "several/seed-2"], ["one"]], [("", hits, found)] * 3)
+    (row,) = tested(sides, [Pair(*sides)], parse_measures("RR@10"), seed=0)
+    assert (row["wins"], row["ties"], row["losses"], row["p"]) == (0, 40, 0, 1)
+    assert set(row["by_seed"].values()) == {0}
+    alone = sides_of(["one", "other"], [["one"], ["other"]], [("", hits, found)] * 2)
+    assert alone[0].evaluation is found
 
 
 def test_several_seeds_are_averaged_for_each_query(world, tmp_path):

@@ -282,9 +282,9 @@ def sides_of(
     runs: Sequence[AnyRun], seeds: Sequence[Sequence[AnyRun]], found: Sequence[tuple[str, Run, Evaluation]]
 ) -> list[Side]:
     """The sides of a comparison; ``found`` has the name, hits and values of each seed, run after run."""
-    following = iter(found)
+    following, rounded = iter(found), any(len(some) > 1 for some in seeds)
     return [
-        Side(named(run, number), *zip(*itertools.islice(following, len(some)), strict=True))
+        Side(named(run, number), *zip(*itertools.islice(following, len(some)), strict=True), rounded=rounded)
         for number, (run, some) in enumerate(zip(runs, seeds, strict=True), 1)
     ]
 
@@ -313,14 +313,15 @@ class Side:
     seeds: Sequence[str]  # the names of the runs
     runs: Sequence[Run]
     evaluations: Sequence[Evaluation]
+    rounded: bool = False  # whether one side or more has several seeds
 
     @cached_property
     def evaluation(self) -> Evaluation:
         """The values of each query, averaged over the seeds."""
         first = self.evaluations[0]
-        if len(self.evaluations) == 1:
+        if not self.rounded:
             return first
-        # Rounded, so that means that differ by an error of rounding alone are ties.
+        # All sides alike, so that means that differ by an error of rounding alone are ties.
         means = {
             name: np.mean([one.values[name] for one in self.evaluations], axis=0).round(12)
             for name in first.values
@@ -349,7 +350,7 @@ class Pair:
     def by_seed(self, measure: str) -> dict[str, float]:
         """The difference (a - b) for each seed that both have; a run of one seed is compared with each."""
         left, right = self.a.of_seeds(measure), self.b.of_seeds(measure)
-        mean_a, mean_b = (side.evaluation.means[measure] for side in (self.a, self.b))
+        mean_a, mean_b = (side.evaluations[0].means[measure] for side in (self.a, self.b))
         seeds = [seed for seed in left or right if not (left and right) or seed in right]
         return {seed: left.get(seed, mean_a) - right.get(seed, mean_b) for seed in seeds}
 
