@@ -11,11 +11,12 @@ from hardneg.data.collection import Collection
 from hardneg.data.training_data import choose_splits
 from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.measured import Measured, with_final
-from hardneg.diagnostics.reranked import AS_IT_IS, RERANKED, Grades, Reranker, gains
+from hardneg.diagnostics.reranked import AS_IT_IS, RERANKED, Grades, Reranker, gains, ranking_gains
 from hardneg.diagnostics.summary import dev_values
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.states import StateRecord, read_states, states_text
+from hardneg.search.runs import load_run
 from worlds.tiny_records import run_of
 
 DEV = StateRecord("bm25", "bm25")
@@ -79,6 +80,21 @@ def test_by_hand(judge):
     ]
     assert tests[0]["difference"] == pytest.approx(0)
     assert 0 < tests[0]["p"] <= tests[0]["p_holm"] <= 1
+
+
+def test_best_orders_all_hits_that_were_reranked(judge, tmp_path):
+    """A positive below the judged depth is within what is re-ranked, so ``best`` is not below ``reranked``."""
+    run = replace(RUN, collection=judge.data.collection.digest)
+    before = Measured(DEV, {"dev": run.cut(2)}, evaluations=judge.evaluate({"dev": run.cut(2)}))
+    layout, runs = Layout(tmp_path), tmp_path / "runs-of-final"
+    Reranker(Grades(judge.data.judged["dev"]), "m", 3).run(run, runs / "dev", depth=2)
+    found = {"dev": load_run(runs / "dev").cut(2)}
+    record = replace(PIPELINE, name="final", runs=layout.relative(runs))
+    after = Measured(record, found, evaluations=judge.evaluate(found))
+    gain = ranking_gains({"bm25": before, "final": after}, judge, 3, layout)["reranked"]["dev"]
+    assert gain["best"] == gain["reranked"] == {"RR@10": 1, "Success@1": 1}
+    lost = ranking_gains({"bm25": before, "final": replace(after, record=PIPELINE)}, judge, 3, layout)
+    assert lost["reranked"]["dev"]["best"]["RR@10"] == pytest.approx(2 / 3)  # the runs are gone
 
 
 def test_a_run_is_scored_once(judge, tmp_path):

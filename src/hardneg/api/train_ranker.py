@@ -77,7 +77,7 @@ def train_ranker(task: Task) -> dict[str, Any]:
                 handling=Handling(
                     kept_ranker,
                     save_state,
-                    besides=lambda seen, judge: ranking_gains(seen, judge, settings.rerank),
+                    besides=lambda seen, judge: ranking_gains(seen, judge, settings.rerank, experiment.layout),
                     model=RANKER,
                     task="text-ranking",
                 ),

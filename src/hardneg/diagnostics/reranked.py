@@ -18,7 +18,7 @@ from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.measured import Measured
 from hardneg.diagnostics.summary import compare_states
 from hardneg.evaluation.measures import Evaluation, Float64
-from hardneg.experiment.layout import Layout
+from hardneg.experiment.layout import Layout, run_of
 from hardneg.experiment.names import BM25, FINAL, RETRIEVED, UNTRAINED, Asked, Kind
 from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.rankers import load_ranker, save_ranker
@@ -28,7 +28,7 @@ from hardneg.records import Float32, Int32, Qrels, Run, Side, owners, pair_keys,
 from hardneg.search.rerank import PairScorer, rerank
 from hardneg.search.retriever import Timed, untimed
 from hardneg.search.runs import KIND, load_run, save_run
-from hardneg.storage.artifacts import is_current
+from hardneg.storage.artifacts import is_current, is_published
 
 AS_IT_IS, RERANKED = "as it is", "reranked"
 
@@ -202,25 +202,42 @@ class Gain:
         }
 
 
-def gains(before: Measured, after: Measured, judge: Judge, k: int) -> dict[str, Gain]:
-    """What re-ranking gained on every split that both were measured on."""
+def gains(
+    before: Measured, after: Measured, judge: Judge, k: int, *, deep: Mapping[str, Run] | None = None
+) -> dict[str, Gain]:
+    """What re-ranking gained on every split that both were measured on.
+
+    Parameters
+    ----------
+    deep : for each split a run with all hits that were re-ranked, in any order among the first ``k``; a split that
+        it lacks has them in the run of ``before``, which may be only as deep as it is judged.
+    """
     measures = [measure for measure in judge.measures if not measure.by_answers]
     found: dict[str, Gain] = {}
     for split in (split for split in after.evaluations if split in before.evaluations):
         best = None
         if measures:
-            perfect = rerank(before.runs[split], Grades(judge.data.judged[split]), k)
+            run = (deep or {}).get(split, before.runs[split])
+            perfect = rerank(run, Grades(judge.data.judged[split]), k)
             judging = Judge(judge.data, measures, judge.cache)
-            best = judging.evaluate({split: perfect})[split]
+            best = judging.evaluate({split: perfect.cut(judge.depth)})[split]
         found[split] = Gain(k, before.evaluations[split], after.evaluations[split], best)
     return found
 
 
-def ranking_gains(seen: Mapping[str, Measured], judge: Judge, k: int) -> dict[str, Any]:
+def ranking_gains(seen: Mapping[str, Measured], judge: Judge, k: int, layout: Layout) -> dict[str, Any]:
     """The entry of ``results.json`` for a ranker: the gain of the final ranker over the runs that it re-ranks."""
     first = RETRIEVED if RETRIEVED in seen else BM25
-    found = {split: gain.as_json() for split, gain in gains(seen[first], seen[FINAL], judge, k).items()}
-    return {"reranked": {"first": first, **found}}
+    found = gains(seen[first], seen[FINAL], judge, k, deep=whole_runs(seen[FINAL], layout))
+    return {"reranked": {"first": first, **{split: gain.as_json() for split, gain in found.items()}}}
+
+
+def whole_runs(state: Measured, layout: Layout) -> dict[str, Run]:
+    """The published runs of a re-ranked state, with every hit that was re-ranked, even below the judged depth."""
+    if state.record.runs is None:
+        return {}
+    places = {split: run_of(layout / state.record.runs, split) for split in state.evaluations}
+    return {split: load_run(place) for split, place in places.items() if is_published(place, KIND)}
 
 
 class Grades:
