@@ -15,6 +15,7 @@ from hardneg.api.search import SearcherOptions
 from hardneg.cli.tables import comparison_table
 from hardneg.errors import ArtifactError, BusyError, InputError, SettingsError
 from hardneg.evaluation.measures import Evaluation, parse_measures
+from hardneg.experiment.layout import Layout
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.negatives.pool import SOURCES, load_pool, save_pool
 from hardneg.storage.artifacts import read_manifest
@@ -47,10 +48,10 @@ def test_every_source_is_mined_alone_and_together(world, tmp_path, sources):
 
 def test_momentum_joins_and_filters_hold(world, tmp_path):
     collection, model = world
-    common = {"depth": 10, "count": 4, "device": "cpu"}
-    hn.mine(collection, model, tmp_path / "one", **common)
+    common, place = {"depth": 10, "count": 4, "device": "cpu"}, Layout(tmp_path / "one").episode(1).negatives
+    hn.mine(collection, model, place, **common)
     filters = hn.Filters(rank_from=3, rank_to=8)
-    pool = hn.mine(
+    pool = hn.mine(  # of an experiment, the last pool is meant
         collection, model, tmp_path / "two", previous=tmp_path / "one", filters=filters, seed=1, **common
     )
     assert pool.episode == 2
@@ -59,7 +60,7 @@ def test_momentum_joins_and_filters_hold(world, tmp_path):
     assert fresh.min() >= 3
     assert fresh.max() <= 8
     manifest = read_manifest(tmp_path / "two")
-    assert manifest.inputs["previous"] == read_manifest(tmp_path / "one").digest
+    assert manifest.inputs["previous"] == read_manifest(place).digest
     assert manifest.settings["filters"]["rank_from"] == 3
 
 

@@ -28,6 +28,7 @@ from hardneg.api.inputs import (
     one_of,
     source_at,
 )
+from hardneg.api.inspect import last_pool
 from hardneg.api.retrievers import retriever_with_runs
 from hardneg.api.score import open_guide
 from hardneg.arguments import checked
@@ -90,8 +91,8 @@ def mine(
     depth : negatives are drawn from this many first hits of a run.
     count : negatives of a query from each source. ``query`` and ``lookahead`` together have the sum of their
         counts, of which ``beta`` is the share of ``lookahead``.
-    previous : the pool of the round before; its negatives (momentum) are mixed with the newly mined ones in the
-        proportion ``alpha`` : 1 - ``alpha``.
+    previous : the pool of the round before, or an experiment: then its last pool. Its negatives (momentum) are
+        mixed with the newly mined ones in the proportion ``alpha`` : 1 - ``alpha``.
     file : what the source ``file`` takes: a run, a pool, or JSON of negatives by passage id (Tevatron's, DPR's) or
         as token ids (ANCE-Tele's ``split*.hn.json``, a file or their folder; they need ``model``).
     filters : bounds on rank, score and margin to the positive's score.
@@ -195,12 +196,13 @@ def open_mining_inputs(
 ) -> MiningInputs:
     """Open all that negatives are mined from; parameters as of :func:`mine`."""
     collection = parts.collection
-    pool = None if previous is None else load_pool(Path(previous), collection=collection.digest)
+    before = None if previous is None else last_pool(Path(previous))
+    pool = None if before is None else load_pool(before, collection=collection.digest)
     digests = {"collection": collection.digest}
     if parts.judgements is not None:
         digests["judgements"] = parts.judgements.digest
-    if previous is not None:
-        digests["previous"] = read_manifest(Path(previous)).digest
+    if before is not None:
+        digests["previous"] = read_manifest(before).digest
     external = None
     if file is not None:
         external = open_negatives(Path(file), collection, parts.train, source, cache=cache)

@@ -50,7 +50,10 @@ def mine(
         ),
     ] = 30,
     previous: Annotated[
-        Path | None, option(help="The pool of the episode before, for momentum.", metavar="POOL")
+        Path | None,
+        option(
+            help="The pool of the episode before, or an experiment (its last pool), for momentum.", metavar="POOL"
+        ),
     ] = None,
     file: Annotated[
         Path | None, option(help="Run, pool or JSON that the source `file` reads.", metavar="FILE")
