@@ -465,6 +465,20 @@ def test_a_window_of_ranks_beyond_the_depth_is_told(world, tmp_path, monkeypatch
     assert said == [f"rank_from = 6 with depth = 5: {first}", f"rank_to = 9 with depth = 5: {first}"]
 
 
+def test_a_model_that_mines_nothing_is_told(world, tmp_path, monkeypatch):
+    said, given = [], {"count": 2, "depth": 5, "cache": world.root / "cache", "device": "cpu"}
+    monkeypatch.setattr("hardneg.api.mine.note", said.append)
+    hn.mine(*world, tmp_path / "words", sources=["bm25", "random"], **given)
+    hn.mine(*world, tmp_path / "file", sources=["file"], file=tmp_path / "words", **given)
+    told = [
+        f"no effect of model = {world[1]}: no model mines {what} negatives" for what in ("bm25 and random", "file")
+    ]
+    assert said == told
+    hn.mine(*world, tmp_path / "near", sources=["query", "bm25"], **given)
+    hn.mine(world[0], None, tmp_path / "none", sources=["bm25"], **{**given, "device": None})
+    assert said == told
+
+
 def test_a_run_ties_with_seeds_that_equal_it():
     """Means over seeds are rounded, and so are the values of a run that is compared with them."""
     found = Evaluation(np.arange(40, dtype=np.int32), {"RR@10": 1 / np.arange(1.0, 41)}, 0, 0)

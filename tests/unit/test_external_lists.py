@@ -5,6 +5,7 @@ import itertools
 import json
 from collections import Counter
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -116,8 +117,9 @@ def mined(world, tmp_path, file, **options):
     return pool, dict(zip(names, (ids[a:b] for a, b in cut), strict=True))
 
 
-def test_token_ids_name_passages_and_queries(world, tmp_path):
+def test_token_ids_name_passages_and_queries(world, tmp_path, monkeypatch):
     _, _, words = world
+    monkeypatch.setattr("hardneg.api.mine.note", told := Mock())
 
     def ids(text):
         return [words["[SEP]" if word == "|" else word] for word in text.split()]
@@ -138,6 +140,7 @@ def test_token_ids_name_passages_and_queries(world, tmp_path):
         "q1": ["b", "b"],
         "q2": ["a", "b", "c"],
     }  # a positive is no negative; of equal texts, the first
+    assert not told.called  # the model's tokenizer is used
 
 
 def test_texts_are_cut_where_the_lists_were(world, tmp_path):

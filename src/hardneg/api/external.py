@@ -79,7 +79,7 @@ def _opened(
         return load_pool(pool, n_passages=collection.n_passages, collection=collection.digest)
     if has_pairs(place):
         return given_pool(find_source(f"pairs:{place}"), collection, positives)
-    if place.is_file() and Path(place.name.removesuffix(".gz")).suffix not in RECORDS:
+    if is_run(place):
         return read_run(place, collection.query_ids, collection.passage_ids, collection=collection.digest)
     files = list_files(place)
     if not holds_tokens(files[0]):
@@ -100,6 +100,18 @@ def negatives_digest(place: Path) -> str:
     if has_pairs(place):
         return digest_json(dict(find_source(f"pairs:{place}").inputs))
     return digest_json({file.name: cached_digest(file) for file in list_files(place)})
+
+
+def has_token_ids(place: Path) -> bool:
+    """Whether negatives made elsewhere are token ids, which need the tokenizer of a model."""
+    if is_published(pool_at(place) or place, KIND) or has_pairs(place) or is_run(place):
+        return False
+    return holds_tokens(list_files(place)[0])
+
+
+def is_run(place: Path) -> bool:
+    """Whether a place is a file that is read as a run, because its name ends otherwise than JSON's."""
+    return place.is_file() and Path(place.name.removesuffix(".gz")).suffix not in RECORDS
 
 
 def has_pairs(place: Path) -> bool:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
-from hardneg.api.external import negatives_digest, open_negatives
+from hardneg.api.external import has_token_ids, negatives_digest, open_negatives
 from hardneg.api.inputs import (
     Data,
     Place,
@@ -135,6 +135,8 @@ def mine(
         check_told_alike({**settings, **told, "data": collection.digest, **of_all_processes(reading)})
         parts = data_of(collection, split, labels, judgements)
         inputs = open_mining_inputs(parts, folder, source, needs_model=needs_model, previous=previous, file=file)
+        if not needs_model:
+            note_idle(model, sources, file)
         if filter_by is not None:
             inputs = inputs.guided(guide_by(filter_by, parts.collection, folder, reading))
         check_told_alike(inputs.digests)
@@ -334,6 +336,12 @@ def note_window(filters: Filters, depth: int, sources: Sequence[str]) -> None:
     if beyond and set(sources) != {"random"} and is_leader():
         what = f"negatives come from the first {depth} hits that are no positives"
         note(f"{' and '.join(beyond)} with depth = {depth}: {what}")
+
+
+def note_idle(model: Place | None, sources: Sequence[str], file: Place | None) -> None:
+    """Say that a model is given which neither these sources nor token ids in a file need."""
+    if model is not None and is_leader() and not (file is not None and has_token_ids(Path(file))):
+        note(f"no effect of model = {model}: no model mines {' and '.join(sources)} negatives")
 
 
 def check_filters(filters: Filters, filter_by: Place | None = None, sources: Sequence[str] = ()) -> None:
