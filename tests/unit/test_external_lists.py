@@ -248,6 +248,24 @@ def test_a_pool_joins_other_sources_as_a_file(world, tmp_path):
     assert not pool.momentum.any()
 
 
+def test_bounds_hold_for_a_pool_from_a_file(world, tmp_path):
+    """They apply to the ranks and scores that the pool stores; a random draw has neither."""
+    (tmp_path / "run").write_text("".join(f"q1 Q0 {p} 1 {9 - i} x\n" for i, p in enumerate("abcf")))
+    hn.mine(world[0], None, tmp_path / "given", sources=["file"], file=tmp_path / "run")
+    bounds = ({"rank_from": 3}, {"rank_to": 2}, {"max_score": 7}, {"top": 1}, {"max_score": 7, "top": 1}, {})
+    kept = [["c", "f"], ["b"], ["c", "f"], ["b"], ["c"], ["b", "c", "f"]]
+    for number, (given, passages) in enumerate(zip(bounds, kept, strict=True)):
+        place, options = tmp_path / f"{number}", {"model": None, "filters": hn.Filters(**given)}
+        place.mkdir()
+        pool, found = mined(world, place, tmp_path / "given", **options)
+        assert found["q1"] == passages
+        assert pool.filtered == ({"file": 3 - len(passages)} if given else {})
+    hn.mine(world[0], None, tmp_path / "drawn", sources=["random"], count=2)
+    match = r"BAD_SETTING: rank_to on negatives of a file, and 4 of 4 have no rank; leave it out"
+    with pytest.raises(SettingsError, match=match):
+        mined(world, tmp_path, tmp_path / "drawn", filters=hn.Filters(rank_to=2))
+
+
 @pytest.mark.parametrize(
     ("options", "code"),
     [
@@ -255,12 +273,16 @@ def test_a_pool_joins_other_sources_as_a_file(world, tmp_path):
         ({"sources": ["random"], "file": "somewhere"}, "NO_FILE"),
         ({"sources": ["file"], "file": "RUN", "filters": hn.Filters(relative_margin=0.1)}, "NO_MARGIN"),
         ({"sources": ["file"], "file": "TOKENS"}, "NO_MODEL"),
+        ({"sources": ["file"], "file": "IDS", "filters": hn.Filters(rank_to=3)}, "BAD_SETTING"),
+        ({"sources": ["file"], "file": "IDS", "filters": hn.Filters(max_score=0.5)}, "BAD_SETTING"),
+        ({"sources": ["file"], "file": "IDS", "filters": hn.Filters(top=1)}, "BAD_SETTING"),
     ],
 )
 def test_settings_that_make_no_sense(world, tmp_path, options, code):
     (tmp_path / "RUN").write_text("q1 Q0 b 1 1 x\n")
     tokens = written(tmp_path, [{"qid": "q1", "query": [], "negatives": []}])
-    places = {"RUN": tmp_path / "RUN", "TOKENS": tokens}
+    ids = written(tmp_path, [{"query_id": "q1", "negative_document_ids": ["b"]}], "n.jsonl")
+    places = {"RUN": tmp_path / "RUN", "TOKENS": tokens, "IDS": ids}
     options = {**options, "file": places.get(options.get("file"), options.get("file"))}
     with pytest.raises(SettingsError) as caught:
         hn.mine(world[0], None, tmp_path / "pool", **options)

@@ -39,6 +39,7 @@ from hardneg.errors import SettingsError
 from hardneg.models.source import ModelSource
 from hardneg.negatives.candidates import ALL, Filters, check_scores
 from hardneg.negatives.facts import warn_if_empty
+from hardneg.negatives.imported_pool import check_answerable
 from hardneg.negatives.labels import answers_of, current_positives
 from hardneg.negatives.mining import SOURCES, TELEPORTED, Corpus, Miner, mine_pool
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
@@ -88,14 +89,16 @@ def mine(
     out : a new folder; a pool is never replaced.
     sources : of ``random``, ``bm25``, ``query`` (passages near the query), ``lookahead`` (passages near the
         positive) and ``file``.
-    depth : negatives are drawn from this many first hits of a run.
+    depth : negatives are drawn from this many first hits of a run. The lists and pools that ``file`` may name are
+        not cut.
     count : negatives of a query from each source. ``query`` and ``lookahead`` together have the sum of their
         counts, of which ``beta`` is the share of ``lookahead``.
     previous : the pool of the round before, or an experiment: then its last pool. Its negatives (momentum) are
         mixed with the newly mined ones in the proportion ``alpha`` : 1 - ``alpha``.
     file : what the source ``file`` takes: a run, a pool, or JSON of negatives by passage id (Tevatron's, DPR's) or
         as token ids (ANCE-Tele's ``split*.hn.json``, a file or their folder; they need ``model``).
-    filters : bounds on rank, score and margin to the positive's score.
+    filters : bounds on rank, score and margin to the positive's score. For the source ``file``, they apply to the
+        ranks and scores in a run or a pool; lists of ids, texts or tokens have neither.
     filter_by : a model, a cross-encoder or a bi-encoder, whose scores the bounds apply to. The pool keeps these
         scores, as it does those of :func:`~hardneg.api.score.score`. None: the bounds apply to the scores of the
         model that mines.
@@ -135,6 +138,9 @@ def mine(
         check_told_alike({**settings, **told, "data": collection.digest, **of_all_processes(reading)})
         parts = data_of(collection, split, labels, judgements)
         inputs = open_mining_inputs(parts, folder, source, needs_model=needs_model, previous=previous, file=file)
+        if isinstance(inputs.external, NegativePool):
+            ours = inputs.external.align(parts.train)
+            check_answerable(ours, filters if filter_by is None else filters.on_ranks)
         if not needs_model:
             note_idle(model, sources, file)
         if filter_by is not None:

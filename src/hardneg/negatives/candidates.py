@@ -130,7 +130,8 @@ def no_scores(source: str) -> SettingsError:
     if source == "random":
         what, by = "random negatives have no scores that bounds could compare", "leave random out"
     elif source == "file":
-        what, by = "margins need the positives' scores, which a file does not have", "filter by rank or max_score"
+        what = "margins need the positives' scores, which a file does not have"
+        by = "filter by the ranks or scores that a run or a pool has"
     return SettingsError("NO_MARGIN", what, f"{by}, or by the scores of a model (--filter-by)")
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 
 from hardneg.data.collection import Collection
+from hardneg.errors import SettingsError
 from hardneg.keyed_random import UInt64
-from hardneg.negatives.candidates import Contains, Filters, check_scores, without_answers, without_known
+from hardneg.negatives.candidates import ALL, Contains, Filters, check_scores, without_answers, without_known
 from hardneg.negatives.groups import usable
 from hardneg.negatives.pool import SOURCES, NegativePool
 from hardneg.negatives.sources import Keep, draw_entries, log_shortfall, sample_source
-from hardneg.records import Positives, Run, spans
+from hardneg.records import Positives, Run, owners, spans
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +67,13 @@ def from_file(
 ) -> NegativePool:
     """Draw the negatives of the source ``file`` from a run or a pool that the user gave, without positives.
 
-    A run is treated as the run of a search: ``depth`` and ``filters`` apply. The entries of a pool are taken as
-    they are, except those that ``keep`` drops. With ``count``, so many are drawn for each query.
+    A run is treated as the run of a search: ``depth`` and ``filters`` apply. To a pool only
+    ``filters`` apply, by the ranks and scores that it stores. Then ``keep`` says which candidates stay. With
+    ``count``, so many are drawn for each query.
+
+    Raises
+    ------
+    SettingsError : there is a bound that the file cannot answer, see :func:`check_answerable`.
     """
     check_scores(["file"], filters, by_model=False)
     if isinstance(given, Run):
@@ -93,8 +99,36 @@ def from_file(
         episodes=np.full(n, episode, np.int32),
         anchors=np.full(n, -1, np.int32),
     )
+    ours = within_bounds(ours, filters)
     ours = ours if keep is None else keep(ours)
     if count is not None:
         ours = draw_entries(ours, count, seed=seed)
         log_shortfall("file", ours, count)
     return ours
+
+
+def within_bounds(pool: NegativePool, filters: Filters) -> NegativePool:
+    """The entries of a pool from a file whose ranks and scores are within the bounds."""
+    check_answerable(pool, filters)
+    if filters == ALL:
+        return pool
+    keep = filters.accept(pool.ranks, pool.scores)
+    at = np.flatnonzero(keep)
+    keep[at] = filters.highest(pool.scores[at], owners(pool.offsets)[at])
+    return replace(pool.keep(keep), filtered={"file": int(np.count_nonzero(~keep))})
+
+
+def check_answerable(pool: NegativePool, filters: Filters) -> None:
+    """Refuse bounds on ranks or scores that entries of a pool do not have, as in lists that have ids alone."""
+    of_scores = "leave it out, or give --filter-by, whose scores it then bounds"
+    lacking = (
+        ("rank", filters.on_ranks, pool.ranks < 1, "leave it out, or give a run"),
+        ("score", filters.on_scores, np.isnan(pool.scores), of_scores),
+    )
+    for what, bounds, without, fix in lacking:
+        if bounds != ALL and without.any():
+            named = ", ".join(name for name, value in asdict(bounds).items() if value != getattr(ALL, name))
+            found = (
+                f"{named} on negatives of a file, and {int(without.sum()):,} of {len(without):,} have no {what}"
+            )
+            raise SettingsError("BAD_SETTING", found, fix)

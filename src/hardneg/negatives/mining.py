@@ -215,7 +215,7 @@ def mine_candidates(
     anchors : which positives lookahead searches around.
     contains : drops candidates that contain an answer.
     given : for the source ``file``: a run, whose hits are mined like those of a search, or a pool, whose entries
-        are taken as they are.
+        have no ``depth``; bounds apply to the ranks and scores that it stores.
     """
     collection = corpus.collection
     keep = None if guide is None else partial(guide.filtered, filters=filters)
