@@ -164,9 +164,10 @@ def test_errors_in_lists_equal_a_loop():
         known = set(positives.of(i).tolist())
         wrong = [at for at, row in enumerate(one) if row not in known]
         place = {row: at for at, row in enumerate(one.tolist())}
-        expected.append(sum(min(sum(at < place.get(row, 12) for at in wrong), k) for row in known))
-    assert errors_in_lists(hits, k).tolist() == expected
-    assert k == min(12 - len(set(one.tolist()) & set(positives.of(i).tolist())) for i, one in enumerate(lists))
+        expected.append([sum(at < place.get(row, 12) for at in wrong) for row in known])
+    assert k == 12
+    for most in (k, 5):
+        assert errors_in_lists(hits, most).tolist() == [sum(min(n, most) for n in one) for one in expected]
     assert most_errors(hits, top=2) == 2
 
 
@@ -174,12 +175,16 @@ def test_errors_in_lists_by_hand():
     lists = run_of([np.array([5, 2, 6, 4, 7]), np.array([1, 2, 3, 4, 5])])
     # 2 has 5 above it and 4 has 5 and 6; 9 is not in the list, which has 5, 6 and 7 besides
     hits = relevant_hits(lists, positives_of([[2, 4, 9], [6]]))
-    assert most_errors(hits) == 3
-    assert errors_in_lists(hits, 3).tolist() == [1 + 2 + 3, 3]
+    assert most_errors(hits) == 5
+    assert errors_in_lists(hits, 5).tolist() == [1 + 2 + 3, 5]
+    assert errors_in_lists(hits, 2).tolist() == [1 + 2 + 2, 2]
     # the second query has no list
     hits = relevant_hits(run_of([np.array([5, 2])]), positives_of([[2], [1]]))
-    assert most_errors(hits) == 1
-    assert errors_in_lists(hits, 1).tolist() == [1, 0]
+    assert most_errors(hits) == 2
+    assert errors_in_lists(hits, 2).tolist() == [1, 0]
+    # all hits of the first query are relevant, as those with an answer are: it bounds no other query's errors
+    hits = relevant_hits(run_of([np.array([1, 2]), np.array([3, 4])]), positives_of([[1, 2, 5], [4]]))
+    assert errors_in_lists(hits, most_errors(hits)).tolist() == [0, 1]
 
 
 def run_of(lists):

@@ -94,18 +94,18 @@ def load_errors(path: Path) -> PairwiseErrors:
 
 
 def most_errors(hits: JudgedHits, top: int = TOP) -> int:
-    """The K for the lists of a run: ``top``, or the smallest number of irrelevant passages in a list, if less.
+    """The K for the lists of a run: ``top``, or the length of the shortest list, if less.
 
     Queries without a list do not count.
     """
-    irrelevant = hits.returned - hits.count(hits.query)
-    return int(min(irrelevant[hits.returned > 0].min(initial=top), top))
+    return int(hits.returned[hits.returned > 0].min(initial=top))
 
 
 def errors_in_lists(hits: JudgedHits, k: int) -> Int64:
     """[Q] the sum over a query's positives of min(errors, K) in its list (STAR, Eq. 6); 0 without a list.
 
-    A positive that a list does not reach has K errors.
+    A positive that a list does not reach has as many errors as the list has irrelevant passages, at most K. So a
+    list of relevant passages alone has none, and bounds no other query's errors.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def errors_in_lists(hits: JudgedHits, k: int) -> Int64:
     found = hits.count(hits.query)
     above = hits.rank - (np.arange(len(hits.query)) - offsets_of(found)[hits.query])  # without positives above
     errors = np.bincount(hits.query, np.minimum(above, k), minlength=len(found)).astype(np.int64)
-    return (errors + (spans(hits.qrels.offsets) - found) * k) * (hits.returned > 0)
+    return errors + (spans(hits.qrels.offsets) - found) * np.minimum(hits.returned - found, k)
 
 
 # ---------------------------------------------------------------- between states
