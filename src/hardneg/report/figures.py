@@ -343,8 +343,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "Pairwise errors",
         "Errors of training queries by state",
         "In the lists that each state mined from: passages above a positive, at most K of each positive (STAR,"
-        " Eq. 6). A positive that a list does not reach counts every irrelevant passage of it, up to K. The table names"
-        " K: the length of the shortest list, or 200 if that is less.",
+        " Eq. 6). A positive that a list does not reach counts every irrelevant passage of it, up to K. The table"
+        " names K: the length of the shortest list, or 200 if that is less.",
         errors.training_errors_table,
         charts.training_errors_chart,
     ),
