@@ -21,7 +21,9 @@ from hardneg.api import diagnose as diagnosing
 from hardneg.api.audit import Sampling
 from hardneg.api.diagnose import compare_opened, opened_at, report_again, report_seeds, report_training
 from hardneg.callers import command_line
+from hardneg.data.collection import Collection
 from hardneg.data.judgements import LABELS, Judgements
+from hardneg.data.training_data import choose_splits
 from hardneg.diagnostics.kept import warning
 from hardneg.diagnostics.seeds import pool_seeds
 from hardneg.errors import HardnegError, InputError, SettingsError
@@ -31,6 +33,7 @@ from hardneg.experiment.layout import Layout
 from hardneg.experiment.provenance import begun_by, remember_collection
 from hardneg.experiment.states import StateRecord
 from hardneg.negatives.candidates import candidates
+from hardneg.negatives.labels import answers_of
 from hardneg.negatives.pool import ENTRY_ARRAYS, SOURCES, load_pool, matches, save_pool
 from hardneg.report import explorer, facts_queries, facts_results, facts_time, page, scripts, shapes
 from hardneg.report.charts import borders, space_chart, trajectories_chart
@@ -48,6 +51,7 @@ from hardneg.report.verdict import MINE, MINE_FIRST, verdict
 from hardneg.search.runs import load_run, save_run
 from hardneg.storage.artifacts import read_manifest
 from hardneg.storage.lease import lease
+from worlds.tiny_records import run_of
 from worlds.tiny_world import SETTINGS
 
 
@@ -414,13 +418,30 @@ def test_lists_without_positives_are_the_candidates(trained):
     for rows in (data.train.query_rows, data.train.query_rows[::-2]):
         found = without_positives(opened, run, rows)
         some = data.train.select(matches(data.train.query_rows, rows)[0])
-        keys = data.collection.text_keys
-        expected = candidates(
-            part_of(run, rows), some, source="query", episode=0, depth=SETTINGS["depth"], text_keys=keys
-        )
+        same = {"text_keys": data.collection.text_keys, "copies": data.collection.copies}
+        expected = candidates(part_of(run, rows), some, source="query", episode=0, depth=SETTINGS["depth"], **same)
         assert found.query_rows.tolist() == expected.query_rows.tolist()
         assert found.offsets.tolist() == expected.offsets.tolist()
         assert found.passage_rows.tolist() == expected.passage_rows.tolist()
+
+
+def test_copies_and_positives_of_equal_queries_leave_room_in_lists(tmp_path):
+    """The lists are the candidates that mining draws from: these passages do not count for the depth."""
+    passages = {f"p{i}": f"text {i % 12}" for i in range(20)}
+    train = {f"q{i}": {f"p{i}": 1, f"p{i + 6}": i % 2} for i in range(6)}
+    queries = {name: f"question {int(name[1]) // 2}" for name in train}
+    data = choose_splits(Collection.from_lists(passages, queries, {"train": train}, to=tmp_path / "c"), dev="none")
+    depth, draw = 6, np.random.default_rng(1)
+    opened = SimpleNamespace(data_here=data, cache=tmp_path, settings={"result_settings": {"depth": depth}})
+    run = run_of([draw.permutation(20)[:15] for _ in range(6)])
+    assert data.equal_queries is not None
+    assert data.collection.copies is not None
+    given = {"text_keys": data.collection.text_keys, "copies": data.collection.copies}
+    contains = answers_of(data, tmp_path)
+    expected = candidates(run, data.train, source="query", episode=0, depth=depth, contains=contains, **given)
+    found = without_positives(opened, run)
+    assert found.offsets.tolist() == expected.offsets.tolist() == [*range(0, 37, depth)]
+    assert found.passage_rows.tolist() == expected.passage_rows.tolist()
 
 
 def test_what_people_judged_relevant_is_no_candidate(trained):

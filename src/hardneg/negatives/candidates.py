@@ -232,7 +232,7 @@ def candidates(
     ranks = (np.arange(len(rows)) - by_list[which] + 1).astype(np.int32)
 
     keep = ~_never(positives, owner, rows, text_keys, contains)
-    again = _copies_of_earlier(rows, which, keep, copies)
+    again = copies_of_earlier(rows, which, keep, copies)
     keep[again] = False
     begins = by_list[which]
     if depth is not None and len(again):
@@ -279,7 +279,7 @@ def _never(
     return known
 
 
-def _copies_of_earlier(
+def copies_of_earlier(
     rows: Int32, which: Int64, keep: NDArray[np.bool_], copies: Int32 | None
 ) -> NDArray[np.int64]:
     """The places, ascending, of the kept hits [n] whose text an earlier kept hit of their list ``which`` [n] has.

@@ -1,4 +1,4 @@
-"""The candidates that an experiment mined from, as lists of rows: positives and copies of them left out."""
+"""The candidates that an experiment mined from, as lists of rows: what mining leaves out is left out here, too."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hardneg.data.training_data import TrainingData
 from hardneg.errors import InputError
 from hardneg.experiment.layout import Layout, run_of, version_in
 from hardneg.experiment.names import BM25, FINAL, LAST, shown
 from hardneg.experiment.states import StateRecord
-from hardneg.keyed_random import UInt64
-from hardneg.negatives.candidates import is_known
+from hardneg.negatives.candidates import copies_of_earlier, is_known
 from hardneg.negatives.labels import answers_of
 from hardneg.negatives.pool import NegativePool, kept_offsets, matches
 from hardneg.records import Int32, Int64, Positives, Run, distinct, offsets_of, owners, spans, take_spans
@@ -105,10 +105,11 @@ def rows_of_pool(pool: NegativePool) -> RowLists:
 
 
 def without_positives(opened: Opened, run: Run, query_rows: Int32 | None = None) -> RowLists:
-    """A run at mining depth without the positives of its queries, and without copies of their texts.
+    """A run as mining cuts it: without the positives of its queries, and then at mining depth.
 
-    What people judged relevant is left out, too, as mining does; with labels by answers also what contains an
-    answer.
+    What has the text of a positive counts as one, and so do positives of equal queries. Of hits with one text,
+    only the first stays. Of the hits within the depth, those that people judged relevant are left out, and with
+    labels by answers also those that contain an answer.
 
     Parameters
     ----------
@@ -116,7 +117,7 @@ def without_positives(opened: Opened, run: Run, query_rows: Int32 | None = None)
     """
     data = opened.data_here
     depth = int(opened.settings.get("result_settings", {}).get("depth") or DEPTH)
-    positives = data.known
+    positives = data.train
     if query_rows is not None:
         positives = positives.select(matches(positives.query_rows, query_rows)[0])
     if not np.array_equal(run.query_rows, positives.query_rows):
@@ -128,7 +129,7 @@ def without_positives(opened: Opened, run: Run, query_rows: Int32 | None = None)
     filled = 0
     for start in range(0, len(run), BLOCK):
         stop = min(start + BLOCK, len(run))
-        keep = _kept(run, positives, start, stop, data.collection.text_keys, depth)
+        keep = _kept(run, positives, start, stop, data, depth)
         left = run.passage_rows[run.offsets[start] : run.offsets[stop]][keep]
         passages[filled : filled + len(left)] = left
         filled += len(left)
@@ -137,7 +138,7 @@ def without_positives(opened: Opened, run: Run, query_rows: Int32 | None = None)
 
 
 def without_answers(opened: Opened, lists: RowLists) -> RowLists:
-    """The lists without the passages that contain an answer, if the experiment's labels are by answers."""
+    """The lists without the passages that are relevant by people, or by answers if the labels are."""
     contains = answers_of(opened.data_here, opened.cache)
     if contains is None:
         return lists
@@ -145,13 +146,15 @@ def without_answers(opened: Opened, lists: RowLists) -> RowLists:
     return RowLists(lists.query_rows, kept_offsets(keep, lists.offsets), lists.passage_rows[keep])
 
 
-def _kept(run: Run, positives: Positives, start: int, stop: int, keys: UInt64, depth: int) -> NDArray[np.bool_]:
-    """The mask of the entries of some lists that are candidates: not positives, and not too deep.
+def _kept(
+    run: Run, positives: Positives, start: int, stop: int, data: TrainingData, depth: int
+) -> NDArray[np.bool_]:
+    """The mask of the entries of some lists that are candidates: not positives, no copies, and not too deep.
 
     List i belongs to query i. Queries with one positive, as most have, are compared all at once; others take a
     slower way.
     """
-    offsets = run.offsets[start : stop + 1] - run.offsets[start]
+    offsets, keys = run.offsets[start : stop + 1] - run.offsets[start], data.collection.text_keys
     lengths, rows = spans(offsets), run.passage_rows[run.offsets[start] : run.offsets[stop]]
     counts = spans(positives.offsets[start : stop + 1])
     firsts = np.zeros(stop - start, np.uint64)
@@ -160,7 +163,10 @@ def _kept(run: Run, positives: Positives, start: int, stop: int, keys: UInt64, d
     if len(others := np.flatnonzero(counts != 1)):
         index, by_list = take_spans(offsets, others)
         known[index] = is_known(positives.select(start + others), owners(by_list), rows[index], keys)
-    keep = ~known
+    keep, owner = ~known, owners(offsets)
+    at = np.flatnonzero(keep)
+    keep[at] = ~data.of_equal_query(run.query_rows[start:stop][owner[at]], rows[at])
+    keep[copies_of_earlier(rows, owner, keep, data.collection.copies)] = False
     if lengths.max(initial=0) > depth:
         before = offsets_of(keep.view(np.uint8))
         keep &= before[1:] - np.repeat(before[offsets[:-1]], lengths) <= depth
