@@ -41,7 +41,7 @@ from hardneg.report.drawing import Drawn, draw
 from hardneg.report.explorer import explorer_data
 from hardneg.report.facts_audit import missing_sentence
 from hardneg.report.figures import FIGURES, SECTIONS
-from hardneg.report.lists import mined_pool, part_of, without_positives
+from hardneg.report.lists import mined_pool, mined_run, part_of, without_positives
 from hardneg.report.make import about, make, write
 from hardneg.report.measured import training_ranks
 from hardneg.report.opened import Opened
@@ -442,6 +442,34 @@ def test_copies_and_positives_of_equal_queries_leave_room_in_lists(tmp_path):
     found = without_positives(opened, run)
     assert found.offsets.tolist() == expected.offsets.tolist() == [*range(0, 37, depth)]
     assert found.passage_rows.tolist() == expected.passage_rows.tolist()
+    # lookahead around all positives: the lists of a query are cut one by one and then joined
+    double = run_of([draw.permutation(20)[:15] for _ in range(12)], query_rows=np.repeat(np.arange(6), 2))
+    every = candidates(
+        double,
+        data.train,
+        source="lookahead",
+        episode=0,
+        depth=depth,
+        contains=contains,
+        anchors=np.zeros(12, np.int32),
+        **given,
+    )
+    joined = without_positives(opened, double)
+    assert joined.query_rows.tolist() == every.query_rows.tolist()
+    for i in range(6):
+        (mine, theirs) = (one.passage_rows[one.offsets[i] : one.offsets[i + 1]] for one in (joined, every))
+        assert mine.tolist() == sorted(set(theirs.tolist()))
+        assert len(mine) > depth
+
+
+def test_lists_are_around_all_positives_if_mining_took_all(trained):
+    opened = opened_at(trained)
+    state, saved = opened.trained_states[1], []
+    opened.run = lambda _, name: saved.append(name)
+    for there in (False, True):
+        opened.has_run = lambda *asked, there=there: there
+        mined_run(opened, state, "lookahead")
+    assert saved == ["lookahead", "lookahead-all"]
 
 
 def test_what_people_judged_relevant_is_no_candidate(trained):

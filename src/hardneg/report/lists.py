@@ -8,14 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.data.training_data import TrainingData
-from hardneg.errors import InputError
 from hardneg.experiment.layout import Layout, run_of, version_in
 from hardneg.experiment.names import BM25, FINAL, LAST, shown
 from hardneg.experiment.states import StateRecord
 from hardneg.negatives.candidates import copies_of_earlier, is_known
 from hardneg.negatives.labels import answers_of
 from hardneg.negatives.pool import NegativePool, kept_offsets, matches
-from hardneg.records import Int32, Int64, Positives, Run, distinct, offsets_of, owners, spans, take_spans
+from hardneg.records import Int32, Int64, Positives, Run, offsets_of, owners, spans, take_spans
 from hardneg.report.opened import Opened, name_of_pool
 from hardneg.report.table import NotMeant, NotRecorded
 from hardneg.search.runs import load_run
@@ -27,7 +26,7 @@ DEPTH = 200
 
 @dataclass(frozen=True)
 class RowLists:
-    """Passages of each query, best first, without scores."""
+    """Passages of each query without scores, best first unless several lists were joined."""
 
     query_rows: Int32  # [Q]
     offsets: Int64  # [Q + 1]
@@ -74,7 +73,7 @@ def mined_lists(opened: Opened, name: str = "query") -> dict[str, RowLists]:
         raise NotMeant("A ranker was trained, which mines nothing.")
     key = f"lists of {name}"
     if key not in opened.kept:
-        runs = {episode: opened.run(state, name) for episode, state in mined(opened)}
+        runs = {episode: mined_run(opened, state, name) for episode, state in mined(opened)}
         opened.kept[key] = {
             episode: without_positives(opened, run) for episode, run in runs.items() if run is not None
         }
@@ -87,6 +86,12 @@ def mined_lists(opened: Opened, name: str = "query") -> dict[str, RowLists]:
         )
         raise NotRecorded(what)
     return found
+
+
+def mined_run(opened: Opened, state: StateRecord, name: str) -> Run | None:
+    """A run that negatives were drawn from: around all positives if there is such a one, else around the first."""
+    of_all = f"{name}-all"
+    return opened.run(state, of_all if opened.has_run(state, of_all) else name)
 
 
 def bm25_lists(opened: Opened) -> RowLists | None:
@@ -123,8 +128,6 @@ def without_positives(opened: Opened, run: Run, query_rows: Int32 | None = None)
     if not np.array_equal(run.query_rows, positives.query_rows):
         run = part_of(run, positives.query_rows)
         positives = positives.select(matches(positives.query_rows, run.query_rows)[0])
-    if len(distinct(run.query_rows)) < len(run):
-        raise InputError("REPEATED_QUERY", "a query has two lists in the run", "keep one list a query")
     passages, lengths = np.empty(len(run.passage_rows), np.int32), np.zeros(len(run), np.int64)
     filled = 0
     for start in range(0, len(run), BLOCK):
@@ -134,7 +137,17 @@ def without_positives(opened: Opened, run: Run, query_rows: Int32 | None = None)
         passages[filled : filled + len(left)] = left
         filled += len(left)
         lengths[start:stop] = spans(kept_offsets(keep, run.offsets[start : stop + 1] - run.offsets[start]))
-    return without_answers(opened, RowLists(run.query_rows, offsets_of(lengths), passages[:filled]))
+    return one_each(without_answers(opened, RowLists(run.query_rows, offsets_of(lengths), passages[:filled])))
+
+
+def one_each(lists: RowLists) -> RowLists:
+    """One list for each query; where a query has several, one for each anchor, it has their distinct passages."""
+    queries, which = np.unique(lists.query_rows, return_inverse=True)
+    if len(queries) == len(lists.query_rows):
+        return lists
+    pairs = np.unique(which[owners(lists.offsets)] << 31 | lists.passage_rows)
+    lengths = np.bincount(pairs >> 31, minlength=len(queries))
+    return RowLists(queries, offsets_of(lengths), (pairs & ((1 << 31) - 1)).astype(np.int32))
 
 
 def without_answers(opened: Opened, lists: RowLists) -> RowLists:
