@@ -245,6 +245,14 @@ def test_pairs_are_as_long_as_the_folder_of_a_cross_encoder_says(
     np.testing.assert_allclose(scored(ranker, source, tmp_path, rows), expected, atol=1e-4, rtol=0)
 
 
+def test_a_cross_encoder_that_gets_pairs_as_messages_is_refused(classifiers, tmp_path, sentence_transformers):
+    sentence_transformers.CrossEncoder(str(classifiers("bert"))).save_pretrained(str(tmp_path / "theirs"))
+    forward = {"method": "forward", "method_output_name": "logits"}
+    change(tmp_path / "theirs/sentence_bert_config.json", modality_config={"text": forward, "message": forward})
+    with pytest.raises(SettingsError, match="UNSUPPORTED_MODULE: .*Transformer that applies a chat template"):
+        load_ranker(tmp_path / "theirs")
+
+
 def test_rankers_that_differ_in_types_alone_have_other_identities(classifiers, tmp_path):
     said = ["input_ids", "token_type_ids", "attention_mask"]
     plain = retokenized(classifiers("bert"), tmp_path / "plain", "PreTrainedTokenizerFast")

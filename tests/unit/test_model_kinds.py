@@ -231,6 +231,22 @@ def test_a_setting_that_is_not_read_is_told(published, caplog, name, more, told)
         assert f"published {told}, which is not applied here, so its vectors may be other ones" in caplog.text
 
 
+def test_a_transformer_that_gets_texts_as_messages_is_refused(published):
+    """sentence-transformers then puts the chat template around every text, so its vectors are other ones."""
+    place, _ = published(16, "dot")
+    file = place / "sentence_bert_config.json"
+    said, forward = json.loads(file.read_text()), {"method": "forward", "method_output_name": "last_hidden_state"}
+    file.write_text(
+        json.dumps(said | {"modality_config": {"text": forward}, "module_output_name": "token_embeddings"})
+    )
+    assert load_encoder(str(place)).settings.pooling == "mean"
+    kinds = {"text": forward, "message": forward | {"format": "flat"}}
+    file.write_text(json.dumps(said | {"modality_config": kinds, "module_output_name": "token_embeddings"}))
+    told = "UNSUPPORTED_MODULE: .*Transformer that applies a chat template to every text is not supported"
+    with pytest.raises(SettingsError, match=told):
+        load_encoder(str(place))
+
+
 def test_a_normalisation_of_other_vectors_is_refused(published):
     place, _ = published(16, "dot")
     modules = json.loads((place / "modules.json").read_text())

@@ -225,6 +225,13 @@ def _unsupported(name: str, path: Path) -> SettingsError:
     )
 
 
+def _chat(folder: Path) -> SettingsError:
+    """The fault for a transformer that sentence-transformers gives every text as a message of a chat."""
+    what = "Transformer that applies a chat template to every text is not supported"
+    fix = "choose another model; or, to train on texts without it, take message out of modality_config"
+    return SettingsError("UNSUPPORTED_MODULE", what, f"{fix} in {TRANSFORMER_CONFIG}", path=folder)
+
+
 def mode_of(pooling: Pooling) -> str:
     """What sentence-transformers calls a pooling; raises :class:`SettingsError` where it has no name for it."""
     for mode, name in POOLING.items():
@@ -329,8 +336,10 @@ def _lengths(settings: dict[str, Any], folder: Path, results: str) -> tuple[int 
 
     The first of these places counts, as in sentence-transformers 6: what its tokenizer is called with, the lengths
     of the two kinds of text, what the tokenizer is loaded with, ``max_seq_length``. ``results`` is what a warning
-    calls the results of the model.
+    calls the results of the model. Where a chat template makes messages of all texts, the settings are refused.
     """
+    if "message" in _modalities(settings):
+        raise _chat(folder)
     loaded, called = _options(settings, LOADED), _options(settings, ("processing_kwargs",))
     texts = called.pop("text", None) or {}
     both = texts.pop("max_length", None)
@@ -352,10 +361,15 @@ def _is_unusual(settings: Mapping[str, Any], key: str) -> bool:
     return bool(settings.get(key)) and settings[key] not in USUAL.get(key, ())
 
 
+def _modalities(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What ``modality_config`` says, by kinds of input; {} if nothing: then texts are read as they are."""
+    kinds = settings.get("modality_config")
+    return kinds if isinstance(kinds, dict) else {}
+
+
 def _text_of(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """What ``modality_config`` says about texts; {} if nothing."""
-    kinds = settings.get("modality_config")
-    text = kinds.get("text") if isinstance(kinds, dict) else None
+    text = _modalities(settings).get("text")
     return text if isinstance(text, dict) else {}
 
 
