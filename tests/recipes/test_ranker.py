@@ -248,7 +248,7 @@ def test_a_ranker_is_trained_further(execute, whole):
 @pytest.mark.parametrize("classifier", [False, True])
 def test_pairs_of_a_preset_are_no_longer_than_the_model_takes(execute, whole, world, capsys, classifier):
     asked = whole.path / "model" if classifier else world.calm
-    longest = load_ranker(asked).settings.max_length if classifier else new_ranker_of(asked).tower.longest
+    longest = (load_ranker if classifier else new_ranker_of)(asked).tower.longest
     made = execute(model=asked, max_length=8192, steps=1, keep="last", progress=True)
     assert load_ranker(made.path / "model").settings.max_length == longest
     said = capsys.readouterr().err

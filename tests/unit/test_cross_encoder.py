@@ -4,6 +4,7 @@ import contextlib
 import json
 import shutil
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -39,7 +40,8 @@ from hardneg.models.saving import save_encoder
 from hardneg.models.source import ModelSource
 from hardneg.models.tokenizing import pair_store
 from hardneg.process import memory, progress
-from hardneg.storage.artifacts import read_manifest
+from hardneg.recipes.starting_ranker import as_long_as_it_takes
+from hardneg.storage.artifacts import MANIFEST, read_manifest
 from hardneg.training.gradient_cache import cached
 from hardneg.training.loop import StepOutput
 from hardneg.training.optim import linear
@@ -249,7 +251,7 @@ def test_a_cross_encoder_that_gets_pairs_as_messages_is_refused(classifiers, tmp
     sentence_transformers.CrossEncoder(str(classifiers("bert"))).save_pretrained(str(tmp_path / "theirs"))
     forward = {"method": "forward", "method_output_name": "logits"}
     change(tmp_path / "theirs/sentence_bert_config.json", modality_config={"text": forward, "message": forward})
-    with pytest.raises(SettingsError, match="UNSUPPORTED_MODULE: .*Transformer that applies a chat template"):
+    with pytest.raises(SettingsError, match=r"UNSUPPORTED_MODULE: .*Transformer that applies a chat template"):
         load_ranker(tmp_path / "theirs")
 
 
@@ -394,6 +396,36 @@ def test_a_saved_ranker_is_one_of_sentence_transformers_with_equal_scores(
     assert ("token_type_ids" in names) == (family in TYPED)
     assert ranker.tower.pretrained_tokenizer.model_max_length == LENGTH  # saving changes nothing
     assert "About it." in (tmp_path / "ranker/README.md").read_text()
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+@pytest.mark.parametrize("limit", [LENGTH, 80])  # of the tokenizer; the model has positions for LENGTH tokens
+def test_a_saved_ranker_can_be_given_longer_pairs_again(classifiers, family, limit, tmp_path):
+    folder = shutil.copytree(classifiers(family), tmp_path / "theirs")
+    change(folder / "tokenizer_config.json", model_max_length=limit)
+    first = load_ranker(folder, max_length=40)
+    save_ranker(first, tmp_path / "ranker")
+    said = json.loads((tmp_path / "ranker/tokenizer_config.json").read_text())
+    assert said["model_max_length"] == 40  # where CrossEncoder cuts
+    again = load_ranker(tmp_path / "ranker")
+    assert (again.settings.max_length, again.digest()) == (40, first.digest())
+    save_ranker(again, tmp_path / "twice")
+    assert load_ranker(tmp_path / "twice", max_length=limit).digest() == load_ranker(folder).digest()
+    with pytest.raises(SettingsError, match=f"TOO_LONG: .* takes {limit} tokens"):
+        load_ranker(tmp_path / "twice", max_length=limit + 1)
+    lines = []
+    longer = as_long_as_it_takes(partial(load_ranker, tmp_path / "twice"), {"max_length": 512}, lines.append)
+    assert longer.settings.max_length == limit
+    assert lines == [f"ranker: it takes pairs of {limit} tokens, not of 512"]
+
+
+def test_a_ranker_that_was_saved_without_its_limit_takes_as_many_tokens_as_positions(classifiers, tmp_path):
+    save_ranker(load_ranker(classifiers("roberta"), max_length=40), tmp_path / "ranker")
+    file = tmp_path / "ranker/hardneg_ranker.json"
+    file.write_text(json.dumps({"settings": json.loads(file.read_text())["settings"]}))
+    (tmp_path / "ranker" / MANIFEST).unlink()
+    assert load_ranker(tmp_path / "ranker").settings.max_length == 40
+    assert load_ranker(tmp_path / "ranker", max_length=LENGTH).settings.max_length == LENGTH
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "deberta-v2"])

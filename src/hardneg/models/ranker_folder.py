@@ -46,12 +46,14 @@ class RankerFolder:
     transformer : where weights and tokenizer lie.
     length : the most tokens of a pair; None: the tokenizer and the positions say it.
     settings : as this package saved them; None: it did not.
+    longest : the most tokens of a pair that the ranker can be given, as this package saved it; None: it did not.
     """
 
     transformer: Path
     length: int | None
     activation: Activation
     settings: RankerSettings | None
+    longest: int | None = None
 
 
 def is_marked(folder: Path) -> bool:
@@ -115,7 +117,8 @@ def read_ranker_folder(folder: Path) -> RankerFolder:
         )
         warn_once(log, folder, message, brief(prompt))
     length = pair_length(transformer, folder) if (folder / MODULES).is_file() else None
-    return RankerFolder(transformer, length, _activation(folder, config), _settings(folder))
+    longest = _json(folder / SETTINGS).get("longest")
+    return RankerFolder(transformer, length, _activation(folder, config), _settings(folder), longest)
 
 
 def default_prompt(config: Mapping[str, Any]) -> str:

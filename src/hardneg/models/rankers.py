@@ -36,6 +36,7 @@ from hardneg.storage.artifacts import Draft
 from hardneg.storage.disk import foreign
 
 WEIGHTS = "model.safetensors"
+VERY_LARGE = 10**30  # transformers' limit of a tokenizer that has none
 OLD = ("sentence_transformers", "sbert_ce_default_activation_function")  # its entries in a configuration
 
 CARD = """---
@@ -121,6 +122,8 @@ def open_ranker(source: ModelSource, **overrides: Any) -> CrossEncoder:
     said = read_ranker_folder(folder)
     with usable(said.transformer):
         tower, _ = read_tower(said.transformer, source)
+        if said.settings is not None:  # its tokenizer says where pairs were cut, not where they must be
+            tower.pretrained_tokenizer.model_max_length = said.longest or VERY_LARGE
         tower.head = _stored_head(tower, said.transformer, source)
         _set_labels(tower)
         settings = said.settings or RankerSettings(
@@ -276,7 +279,7 @@ def save_ranker(
     """
     with publish_model(ranker, path, kind=KIND, inputs=inputs, replace=replace) as draft:
         _write_model(draft, ranker)
-        draft.json(SETTINGS, {"settings": asdict(ranker.settings)})
+        draft.json(SETTINGS, {"settings": asdict(ranker.settings), "longest": ranker.tower.longest})
         draft.text("README.md", _card(ranker, Path(path).name, card, metadata or {}))
 
 

@@ -48,7 +48,7 @@ def starting_ranker(source: ModelSource, overrides: Mapping[str, Any], *, seed: 
 def as_long_as_it_takes(
     load: Callable[..., CrossEncoder], overrides: Mapping[str, Any], tell: Callable[[str], None] = say
 ) -> CrossEncoder:
-    """Load a ranker; if its pairs would be longer than it takes, it keeps its own length, and a line says so.
+    """Load a ranker; if its pairs would be longer than it takes, they are as long as that, and a line says so.
 
     A preset names one length for all models.
 
@@ -63,5 +63,8 @@ def as_long_as_it_takes(
         if fault.code != "TOO_LONG" or "max_length" not in overrides:
             raise
     ranker = load(**{name: value for name, value in overrides.items() if name != "max_length"})
-    tell(f"ranker: it takes pairs of {ranker.settings.max_length} tokens, not of {overrides['max_length']}")
+    longest = ranker.tower.longest
+    if ranker.settings.max_length < longest:  # it was trained with shorter ones
+        ranker = load(**{**overrides, "max_length": longest})
+    tell(f"ranker: it takes pairs of {longest} tokens, not of {overrides['max_length']}")
     return ranker
