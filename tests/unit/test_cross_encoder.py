@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import shutil
 from dataclasses import dataclass
 from functools import partial
@@ -449,6 +450,19 @@ def test_the_card_says_how_to_cut_texts_that_the_pair_has_room_for(
     np.testing.assert_allclose(found, told["model"].predict(cut), atol=1e-4, rtol=0)
     if "query_length" not in lengths or lengths["query_length"] == 5:
         assert np.abs(found - told["model"].predict(pairs)).max() > 0.01  # so it was needed
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])  # the second has tokens for blanks
+def test_titles_that_are_joined_as_the_card_says_give_equal_scores(
+    classifiers, family, tmp_path, sentence_transformers
+):
+    source, rows = stub(), drawn(stub())
+    ranker = load_ranker(classifiers(family), max_length=60, activation="identity", title_join="sep")
+    save_ranker(ranker, tmp_path / "ranker")
+    join = re.search("a title(.*?)its text", (tmp_path / "ranker/README.md").read_text())[1]
+    library = sentence_transformers.CrossEncoder(str(tmp_path / "ranker"), device="cpu")
+    expected = library.predict(pairs_of_texts(source, *rows, join))
+    np.testing.assert_allclose(scored(ranker, source, tmp_path, rows), expected, atol=1e-4, rtol=0)
 
 
 def test_the_card_cuts_no_text_where_only_the_pair_is_cut(classifiers, tmp_path):

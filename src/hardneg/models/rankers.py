@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from hardneg.arguments import checked
+from hardneg.data.tokens import separator
 from hardneg.errors import InputError, SettingsError
 from hardneg.models.code import allow_code
 from hardneg.models.cross_encoder import KIND, CrossEncoder, PairHead, RankerSettings
@@ -314,8 +315,10 @@ def _state(tower: Tower) -> dict[str, Tensor]:
 
 def _card(ranker: CrossEncoder, title: str, about: str | None, metadata: Mapping[str, Any]) -> str:
     settings = ranker.settings
-    between = f" {ranker.tower.pretrained_tokenizer.sep_token} " if settings.title_join == "sep" else " "
-    text = f"a title{between}its text" if settings.use_titles else "a text"
+    text = "a text"
+    if settings.use_titles:
+        join = separator(ranker.tokenizer) if settings.title_join == "sep" else " "  # blanks around it are tokens
+        text = f"a title{join}its text"
     passage = json.dumps(settings.passage_prompt + text, ensure_ascii=False)
     return CARD.format(
         metadata="".join(f"{name}: {json.dumps(value)}\n" for name, value in metadata.items()),  # JSON is YAML
