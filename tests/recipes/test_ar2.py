@@ -1,7 +1,7 @@
 """AR2: every step against a slow re-implementation, turns and candidates in force, resuming, refusals."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from hardneg.diagnostics.judge import Judge
 from hardneg.errors import Faults, InputError, NumericError, SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.states import read_states
+from hardneg.models.cross_encoder import RankerSettings
 from hardneg.models.loading import load_encoder
 from hardneg.models.rankers import load_ranker, save_ranker
 from hardneg.models.source import ModelSource
@@ -89,6 +90,23 @@ def test_every_seed_begins_with_a_ranker_of_its_own(world, tmp_path):
     assert found[0].inputs["ranker"] != found[1].inputs["ranker"]
     assert found[0].given["ranker"].model is not found[1].given["ranker"].model
     assert "ranker" not in start.given
+
+
+def test_a_new_ranker_reads_documents_as_the_settings_say_and_a_given_one_as_it_was_trained(
+    world, tmp_path, ranker, caplog
+):
+    save_ranker(ranker.model, tmp_path / "ranker")
+    texts = {"chunks": 2, "max_characters": 500, "use_titles": False, "title_join": "space"}
+    found = {}
+    for name, given in {"new": {}, "given": {"ranker": str(tmp_path / "ranker")}}.items():
+        place = tmp_path / name
+        task = prepare(RECIPE, world.collection, world.calm, place, device="cpu", **COMMON | texts | given)
+        start = with_ranker(open_start(task, compare_texts=False), task)
+        found[name] = asdict(start.given["ranker"].model.settings)
+        told = "the ranker reads 1 chunk of a document, and the retriever 2 chunks; set chunks = 2 where the"
+        assert (told in caplog.text) == (name == "given")
+    assert found["new"] == asdict(RankerSettings(max_length=found["new"]["max_length"], **texts))
+    assert found["given"] == asdict(ranker.model.settings)
 
 
 def rows_of(done, model, episode=1):

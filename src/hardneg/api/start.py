@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -30,9 +31,12 @@ from hardneg.recipes.roles.jobs import Job, jobs_of
 from hardneg.recipes.roles.taking import take_role
 from hardneg.recipes.stages import stages_of
 from hardneg.recipes.starting_model import as_trained, own_encoder, settings_of, starting_encoder
-from hardneg.recipes.starting_ranker import starting_ranker
+from hardneg.recipes.starting_ranker import ranker_of
 from hardneg.recipes.untrained import Own, own_model
 from hardneg.search.ann import check_index
+from hardneg.shown import counted
+
+log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +56,7 @@ class Start:
     device : the device of the model: ``cpu`` or ``cuda``.
     processes : the number of processes that train together; if roles are groups of processes,
         ``trainer + inferencer``.
+    chunks : the sequences of a passage that the model reads, at most.
     stages : the stages of training, in order; empty if no progress is shown.
     """
 
@@ -65,6 +70,7 @@ class Start:
     changes: Sequence[str]
     device: str
     processes: int | str = 1
+    chunks: int = 1
     stages: Sequence[Planned] = ()
 
 
@@ -99,6 +105,7 @@ def open_start(task: Task, *, compare_texts: bool) -> Start:
         changes=overridden(settings, model, encoder),
         device=encoder.device.type,
         processes=" + ".join(map(str, task.groups.values())) or world_size(),
+        chunks=encoder.settings.chunks,
         stages=shown_stages(task, encoder, own),
     )
 
@@ -116,9 +123,19 @@ def with_ranker(start: Start, task: Task) -> Start:
     """What one seed starts from: with a ranker if the recipe takes one; the seed draws the ranker's new head."""
     if not task.recipe.facts.takes_ranker:
         return start
-    ranker = starting_ranker(task.source, task.settings.ranker_overrides, seed=task.settings.seed)
+    ranker = ranker_of(task.source, task.settings)
+    tell_chunks(ranker.model.settings.chunks, start.chunks)
     inputs = {**start.inputs, "ranker": ranker.model.digest()}
     return dataclasses.replace(start, given={**start.given, "ranker": ranker}, inputs=inputs)
+
+
+def tell_chunks(ranker: int, retriever: int) -> None:
+    """Warn of a ranker that reads more, or fewer, chunks of a document than the retriever."""
+    if ranker != retriever:
+        told = (
+            "the ranker reads %s of a document, and the retriever %s; set chunks = %d where the ranker is trained"
+        )
+        log.warning(told, *(counted(chunks, "chunk") for chunks in (ranker, retriever)), retriever)
 
 
 def inputs_of(task: Task, encoder: BiEncoder) -> dict[str, str]:

@@ -393,6 +393,11 @@ class TrainingSettings(Settings):
         """The settings that replace the ranker's own, if the recipe also trains a ranker."""
         return {}
 
+    @property
+    def new_ranker_overrides(self) -> Mapping[str, Any]:
+        """The settings of a new ranker: also those of texts that it reads as the retriever does."""
+        return self.ranker_overrides
+
     def card_values(self, *, ranker_given: bool) -> dict[str, Any]:
         """The settings that a model card shows; ``ranker_given``: whether a ranker to begin with was given."""
         return self.result_values()

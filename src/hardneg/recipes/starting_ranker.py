@@ -12,6 +12,7 @@ from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.rankers import new_ranker, open_ranker
 from hardneg.models.source import ModelSource
 from hardneg.process.progress import say
+from hardneg.recipes.settings import TrainingSettings
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,12 @@ class StartingRanker:
 
     model: CrossEncoder
     is_new: bool
+
+
+def ranker_of(source: ModelSource, settings: TrainingSettings) -> StartingRanker:
+    """The ranker that training with these settings starts from; raises as :func:`starting_ranker`."""
+    overrides = settings.new_ranker_overrides if source.ranker is None else settings.ranker_overrides
+    return starting_ranker(source, overrides, seed=settings.seed)
 
 
 def starting_ranker(source: ModelSource, overrides: Mapping[str, Any], *, seed: int) -> StartingRanker:

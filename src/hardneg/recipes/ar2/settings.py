@@ -25,6 +25,8 @@ PUBLISHED_BALANCE = 0.5  # λ of the published code
 FIRST_RANKER = 0  # the episode in which D⁰ is trained
 EPISODE = 1  # the episode of all iterations
 
+OF_TEXTS = ("use_titles", "title_join", "chunks", "max_characters")  # how both models read passages
+
 
 class Ar2(MiningSettings):
     """Settings of the recipe; the presets hold the paper's values."""
@@ -195,6 +197,13 @@ class Ar2(MiningSettings):
         """The settings that replace the ranker's own."""
         values = {"max_length": self.ranker_max_length, "query_length": self.ranker_query_length}
         return {name: value for name, value in values.items() if value is not None}
+
+    @property
+    def new_ranker_overrides(self) -> Mapping[str, Any]:
+        """The settings of a new ranker, which reads titles and documents as these settings say."""
+        values = {name: getattr(self, name) for name in OF_TEXTS}
+        told = {name: value for name, value in values.items() if value is not None}
+        return {**self.ranker_overrides, **told}
 
     def for_data(self, queries: int) -> Ar2:
         """The settings with epochs turned into steps."""

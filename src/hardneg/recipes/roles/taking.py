@@ -26,7 +26,7 @@ from hardneg.recipes.roles.jobs import Job
 from hardneg.recipes.roles.peers import heartbeat_of
 from hardneg.recipes.settings import Recipe, TrainingSettings
 from hardneg.recipes.starting_model import starting_encoder
-from hardneg.recipes.starting_ranker import starting_ranker
+from hardneg.recipes.starting_ranker import ranker_of
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.storage.artifacts import lease
 
@@ -77,7 +77,7 @@ def given_of(recipe: Recipe, settings: TrainingSettings, source: ModelSource) ->
     """The further arguments of a role's function: the ranker to begin with, if the recipe trains one."""
     if not recipe.facts.takes_ranker:
         return {}
-    return {"ranker": starting_ranker(source, settings.ranker_overrides, seed=settings.seed)}
+    return {"ranker": ranker_of(source, settings)}
 
 
 def source_of(job: Job) -> ModelSource:
