@@ -78,6 +78,27 @@ def test_finetune_changes_nothing(world):
     assert lines_of(world[1], "finetune") == []
 
 
+def test_a_length_that_the_model_has_for_search_is_said_where_that_of_training_changes(tmp_path, world):
+    model = str(tmp_path / "searches")
+    save_encoder(load_encoder(world[1], query_length=12, search_query_length=16), tmp_path / "searches")
+    kept = "in training; search and test keep search_query_length = 16"
+    assert lines_of(model, query_length=20) == [f"query_length: the model's 12 -> 20 {kept} (as set)"]
+    assert lines_of(model, query_length=16) == ["query_length: the model's 12 -> 16 (as set)"]
+
+
+def test_a_scale_that_is_kept_without_normalising_is_said(world):
+    def said(**changes):
+        settings = settings_of("warmup", **changes)
+        read = read_model(ModelSource(world[1], device="cpu"))
+        lines = overridden(settings, read, as_trained(read, settings))
+        return [line for line in lines if line.startswith("scale: logits")]
+
+    kept = "scale: logits are 20 times the product of vectors of any length (the model's own"
+    assert said(normalize=False)[0].startswith(kept)
+    assert said(normalize=False, scale=1.0) == []
+    assert said()[0].startswith("scale: logits are 20 times the cosine (the model's own")
+
+
 def test_lines_stand_in_the_log_before_training(world, tmp_path, caplog):
     collection, model = world
     options = COMMON | {"queries_per_step": 16, "measures": "RR@10", "mixtures": ["in_batch"], "steps": [1]}

@@ -29,15 +29,16 @@ def overridden(settings: TrainingSettings, model: PretrainedModel, start: BiEnco
     changes = [(name, getattr(own, name), getattr(start.settings, name)) for name in names]
     changes.append(("towers", "tied" if model.tied else "untied", "tied" if start.tied else "untied"))
     lines = [
-        f"{name}: the model's {shown(old)} -> {shown(new)}{fresh(name, new)} ({origin(settings, name)})"
+        f"{name}: the model's {shown(old)} -> {shown(new)}{note(name, new, start)} ({origin(settings, name)})"
         for name, old, new in changes
         if old != new
     ]
     if settings.reinit_layers:
         why = origin(settings, "reinit_layers")
         lines.append(f"reinit_layers: the top {settings.reinit_layers} of the model's layers begin anew ({why})")
-    if start.settings.normalize:
-        lines.append(f"scale: logits are {start.settings.scale:g} times the cosine ({scale_of(settings, own)})")
+    if start.settings.normalize or (own.normalize and start.settings.scale != 1):
+        score = "cosine" if start.settings.normalize else "product of vectors of any length"
+        lines.append(f"scale: logits are {start.settings.scale:g} times the {score} ({scale_of(settings, own)})")
     return lines
 
 
@@ -55,8 +56,10 @@ def origin(settings: TrainingSettings, name: str) -> str:
     return settings.origin_of(name)
 
 
-def fresh(name: str, new: Any) -> str:
-    """The note on a head that the model did not bring; "" for any other change."""
+def note(name: str, new: Any, start: BiEncoder) -> str:
+    """The note on a head that the model did not bring, or on queries of another length in search; else ""."""
+    if name == "query_length" and start.settings.search_query_length not in (None, new):
+        return f" in training; search and test keep search_query_length = {start.settings.search_query_length}"
     return ", fresh" if name == "head" and new == "ance" else ""
 
 
