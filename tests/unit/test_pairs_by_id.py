@@ -115,6 +115,36 @@ def test_passages_of_one_document_are_numbered_beside_texts(folder, tmp_path):
     assert list(found.passage_ids) == ["0", "1"]
 
 
+@pytest.mark.parametrize("name", ["docno", "Doc ID", "doc-id", "document_id"])
+def test_parts_of_documents_are_numbered_in_a_corpus_alone(tmp_path, name):
+    (tmp_path / "corpus.csv").write_text(f"{name},text\n17,aa\n17,bb\n")
+    assert [*hn.import_collection(str(tmp_path / "corpus.csv"), tmp_path / "c").passage_ids] == ["0", "1"]
+
+
+@pytest.mark.parametrize("name", ["docid", "doc_id", "DOC_ID", "passage_id", "Passage ID", "pid"])
+def test_a_corpus_alone_has_ids_under_these_names(tmp_path, name):
+    (tmp_path / "corpus.csv").write_text(f"{name},text\n17,aa\n18,bb\n")
+    assert [*hn.import_collection(str(tmp_path / "corpus.csv"), tmp_path / "c").passage_ids] == ["17", "18"]
+
+
+@pytest.mark.parametrize("named", [None, "positive", "passage_id", "document_id"])
+@pytest.mark.parametrize("name", ["Doc ID", "doc_id", "docno", "document_id"])
+def test_id_goes_before_the_ids_of_the_documents(tmp_path, name, named):
+    (tmp_path / "corpus.csv").write_text(f"{name},id,text\n17,1,aa\n17,2,bb\n")
+    if named:
+        (tmp_path / "train.csv").write_text(f"query,{named}\nx,{'bb' if named == 'positive' else '2'}\n")
+    found = hn.import_collection(str(tmp_path), tmp_path / "c")
+    assert [*found.passage_ids] == ["1", "2"]
+    assert not named or judged(found, "train") == {"x": {"2": 1}}
+
+
+@pytest.mark.parametrize("name", ["Doc ID", "doc_id", "docid", "docno", "passage_id"])
+def test_a_column_of_ids_that_both_tables_have_goes_before_id(tmp_path, name):
+    (tmp_path / "corpus.csv").write_text(f"id,{name},text\n1,a1,aa\n2,b2,bb\n")
+    (tmp_path / "train.csv").write_text(f"query,{name}\nx,b2\n")
+    assert judged(hn.import_collection(str(tmp_path), tmp_path / "c"), "train") == {"x": {"b2": 1}}
+
+
 @pytest.mark.parametrize(
     ("corpus", "train"),
     [

@@ -125,6 +125,15 @@ def judged(made):
             {"train": {("q1", "d1"): 1}},
         ),
         (
+            {"passages.jsonl": None, "docs.csv": "Doc ID,id,text\n7,d1,a\n7,d2,b\n"},
+            {"train": {("q1", "d1"): 1}},
+        ),
+        (
+            {"passages.jsonl": None, "docs.csv": "id,doc_id,text\n1,d1,a\n2,d2,b\n"}
+            | {"qrels.tsv": None, "qrels.csv": "query_id,doc_id\nq1,d2\n"},
+            {"train": {("q1", "d2"): 1}},
+        ),
+        (
             {"passages.jsonl": None, "my-passages.tsv": "d1\ta\n", "corpus/part.tsv": "d2\tb\n"}
             | {"qrels.tsv": None, "qrels.csv": "query,document,grade\nq1,d1,2\n"},
             {"train": {("q1", "d1"): 2}},

@@ -47,6 +47,9 @@ POSITIVE_IDS = (
     "answer_id",
     "text_id",
 )
+PASSAGE_IDS = ("docid", "passage_id", "psg_id", "doc_id", "pid")
+CORPUS_IDS = ("id", "_id", *PASSAGE_IDS)  # of the passages in a corpus
+DOCUMENT_IDS = ("docno", "document_id")  # of passages only where pairs or judgements name these by their ids
 NAMES_IDS = re.compile(r".*(?:[_\- ]|\b|doc)ids?")  # of a column that holds ids, and no texts
 HEADING = 4  # words of the longest name of a column that is no text
 NEGATIVE = re.compile(r"(?:hard_?)?neg(?:ative)?s?[_-]?\d*")
@@ -124,19 +127,30 @@ def any_pair_columns(names: tuple[str, ...]) -> PairColumns | None:
 
 
 @lru_cache(maxsize=4096)
-def corpus_columns(names: tuple[str, ...], by_id: bool = False) -> CorpusColumns | None:
+def corpus_columns(
+    names: tuple[str, ...], by_id: bool = False, named: tuple[str, ...] = ()
+) -> CorpusColumns | None:
     """The columns of a corpus among ``names``; None if there is no text, or a query or judgement besides.
 
-    ``by_id``: pairs beside it name passages by their ids, so that ``document_id`` is an id. Without such pairs it
-    may be the id of a document that several passages are parts of.
+    Parameters
+    ----------
+    by_id : pairs beside it name passages by their ids, so that ``document_id`` is an id. Without such pairs it may
+        be the id of a document that several passages are parts of.
+    named : the plain names of the columns of ids in these pairs. A column of the same name goes before ``id``.
     """
     by_name = _by_plain_name(names)
     text = _first(by_name, TEXTS)
     if text is None or _are_of_others(names) or any(name in by_name for name in QUERIES):
         return None
-    return CorpusColumns(
-        text, _first(by_name, (*IDS, "pid", "docno", *(["document_id"] * by_id))), _first(by_name, ("title",))
-    )
+    same = [name for name in (*PASSAGE_IDS, "docno") if name in named]
+    ids = _by_plain_name([name for name in names if by_id or not _may_be_of_documents(name)])
+    return CorpusColumns(text, _first(ids, (*same, *CORPUS_IDS, *DOCUMENT_IDS)), _first(by_name, ("title",)))
+
+
+def _may_be_of_documents(name: str) -> bool:
+    """Whether a column may hold the ids of documents that several passages are parts of."""
+    plain = plain_name(name)
+    return plain in DOCUMENT_IDS or (plain == "doc_id" and name.strip().casefold() != plain)
 
 
 def plain_name(column: str) -> str:

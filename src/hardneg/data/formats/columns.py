@@ -64,19 +64,26 @@ class Pair(NamedTuple):
 class Table:
     """A file of rows, or a split of a dataset: ``rows`` begins to read it anew at each call.
 
-    ``by_id``: pairs of it name positives by their ids; in a corpus beside such pairs, ``document_id`` is the id.
+    ``by_id``: pairs of it name positives by their ids; in a corpus beside such pairs, ``document_id`` is an id.
+    ``named``: what the pairs or judgements beside a corpus call the ids of its passages.
     """
 
     split: str
     path: Path
     rows: Callable[[], Rows]
     by_id: bool = False
+    named: tuple[str, ...] = ()
 
 
 def columns_within(table: Table) -> CorpusColumns:
     """The columns of a table of a corpus, by its first row."""
     _, fields = next(iter(table.rows()), (1, {}))
-    return corpus_columns(tuple(fields), table.by_id) or CorpusColumns("", None, None)
+    return passage_columns(table, fields) or CorpusColumns("", None, None)
+
+
+def passage_columns(table: Table, fields: Fields) -> CorpusColumns | None:
+    """The columns of a row of a corpus; None if it has no text."""
+    return corpus_columns(tuple(fields), table.by_id, table.named)
 
 
 # ---------------------------------------------------------------- rows of pairs
@@ -292,9 +299,9 @@ def corpus_passages(tables: Iterable[Table], ignored: Counter[str] | None = None
     for table in tables:
         if ignored is not None:
             _, first = next(iter(table.rows()), (1, {}))
-            ignored.update(first.keys() - set(corpus_columns(tuple(first), table.by_id) or ()))
+            ignored.update(first.keys() - set(passage_columns(table, first) or ()))
         for line, fields in table.rows():
-            columns = corpus_columns(tuple(fields), table.by_id)
+            columns = passage_columns(table, fields)
             if columns is None:
                 refuse(unknown_columns(table.path, list(fields), line))
                 continue

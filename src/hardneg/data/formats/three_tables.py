@@ -98,7 +98,8 @@ def plan_of(place: Path) -> Plan:
         if not files:
             what = f"no file of {kind} here"
             raise InputError("NOT_FOUND", what, f"add it, such as {SHOWN[kind]}", path=place)
-    passages = [_passages(path) for path in found["passages"]]
+    named = tuple(sorted({plain_name(name) for path in found["judgements"] for name in _names_of_judged(path)}))
+    passages = [_passages(path, named) for path in found["passages"]]
     queries = {path: _query_columns(path) for path in found["queries"]}
     ids = [name for table in passages if (name := columns_within(table).id)]
     judged = {path: _judged_columns(path, ids) for path in found["judgements"]}
@@ -184,11 +185,11 @@ def _is_other_json(path: Path) -> bool:
 # ---------------------------------------------------------------- the three kinds
 
 
-def _passages(path: Path) -> Table:
-    """The table of passages in a file, which must have ids."""
+def _passages(path: Path, named: tuple[str, ...]) -> Table:
+    """The table of passages in a file, which must have ids; ``named`` are the columns of the judgements."""
     columns = columns_of(path)
     if corpus_columns(tuple(columns), by_id=True):
-        table = Table("", path, partial(read_rows, path), by_id=True)
+        table = Table("", path, partial(read_rows, path), by_id=True, named=named)
         if columns_within(table).id is not None:
             return table
     elif suffix_of(path) in TSV and len(columns) in (2, 3) and not {plain_name(one) for one in columns} & KNOWN:
@@ -228,15 +229,19 @@ def _judged_columns(path: Path, ids: Sequence[str]) -> Columns | None:
     ----------
     ids : the names of the passages' columns of ids. Of several columns of ids, that of the same name counts.
     """
-    names = _names(path)
+    names = _names_of_judged(path)
     if names and names[0].startswith("#"):  # a comment, which only TREC's files have
         return None
-    if len(names) == 1:  # TREC's, between blanks
-        names = names[0].split()
     wanted = f"a query's id ({', '.join(JUDGED_QUERIES)}) and a passage's ({', '.join(JUDGED_PASSAGES)})"
     fix = "rename them: query_id, passage_id, and score if there are grades"
     same = [one for name in ids if (one := plain_name(name)) in JUDGED_PASSAGES]
     return _named(path, names, (JUDGED_QUERIES, (*same, *JUDGED_PASSAGES), GRADES), (2, 3, 4), (wanted, fix))
+
+
+def _names_of_judged(path: Path) -> list[str]:
+    """The names of the columns of judgements, or the cells of the first line, which TREC parts by blanks."""
+    names = _names(path)
+    return names[0].split() if len(names) == 1 and not names[0].startswith("#") else names
 
 
 def _judgements(
