@@ -31,7 +31,9 @@ def judged(collection, split):
     return found
 
 
-@pytest.mark.parametrize("name", ["document_id", "passage_id", "Doc_ID", "Document ID", "pid", "docno"])
+@pytest.mark.parametrize(
+    "name", ["document_id", "passage_id", "Doc_ID", "Document ID", "pid", "docno", "corpus-id"]
+)
 def test_a_table_may_name_the_positives_by_their_ids(folder, tmp_path, name):
     (folder / "train.csv").write_text(
         f"question,{name},note\nwhat reads,17,a\nwhat builds,18,b\nwhat reads,17,c\n"
@@ -55,6 +57,22 @@ def test_the_corpus_may_call_its_ids_so_too(folder, tmp_path, name):
     (folder / "corpus.csv").write_text(CORPUS.replace("id;", f"{name};"))
     (folder / "train.csv").write_text("query,document_id\nwhat reads,18\n")
     assert judged(hn.import_collection(str(folder), tmp_path / "c"), "train") == {"what reads": {"18": 1}}
+
+
+@pytest.mark.parametrize(
+    ("names", "row"), [("query-id,query,positive", "q1,a,Builds"), ("query-id,query,corpus-id", "q1,a,18")]
+)
+def test_a_hyphen_in_the_name_of_an_id_is_no_sign_of_another_convention(folder, tmp_path, names, row):
+    (folder / "train.csv").write_text(f"{names}\n{row}\n")
+    found = hn.import_collection(str(folder), tmp_path / "c")
+    assert ([*found.query_ids], judged(found, "train")) == (["q1"], {"a": {"18": 1}})
+
+
+@pytest.mark.parametrize("names", ["query-id,corpus-id,score", "query-id,corpus-id,text"])
+def test_judgements_of_beir_are_neither_pairs_nor_passages(folder, tmp_path, names):
+    (folder / "train.csv").write_text(f"{names}\n1,2,3\n")
+    with pytest.raises(InputError, match=r"train\.csv: UNKNOWN_COLUMNS"):
+        hn.import_collection(f"pairs:{folder}", tmp_path / "c")
 
 
 def test_a_text_wins_over_an_id(folder, tmp_path):

@@ -55,7 +55,8 @@ HEADING = 4  # words of the longest name of a column that is no text
 NEGATIVE = re.compile(r"(?:hard_?)?neg(?:ative)?s?[_-]?\d*")
 SCORES = ("score", "label", "similarity_score")
 QUERY_IDS = ("query_id", "qid", "anchor_id")
-OF_OTHERS = ("positive_passages", "positive_document_ids", "positive_ctxs", "query-id", "corpus-id")
+OF_OTHERS = ("positive_passages", "positive_document_ids", "positive_ctxs")
+OF_JUDGEMENTS = {"query-id", "corpus-id"}  # BEIR's, with a score
 TEXTS = ("text", "contents", "content", "document_text", "passage", "document", "body")
 LISTS = ("pos_scores", "neg_scores")
 LOOKED_FOR = (
@@ -164,8 +165,13 @@ def _by_plain_name(names: Sequence[str]) -> dict[str, str]:
 
 
 def _are_of_others(names: Sequence[str]) -> bool:
-    """Whether a column is one that only other conventions have, as they write it."""
-    return any(name.strip().casefold() in OF_OTHERS for name in names)
+    """Whether the columns are those of other conventions, as these write them.
+
+    BEIR's judgements have the ids of a query and of a passage, and no text of a query.
+    """
+    written = {name.strip().casefold() for name in names}
+    is_judgement = written >= OF_JUDGEMENTS and not written & {*QUERIES}
+    return is_judgement or not written.isdisjoint(OF_OTHERS)
 
 
 def _first(by_name: Mapping[str, str], wanted: Sequence[str]) -> str | None:
