@@ -304,6 +304,7 @@ ASKED = jsonl([{"qid": "q", "question": "x", "positive_ctxs": ["1"]}])
             "dev.jsonl:1: UNKNOWN_ID: 1 judgement names an id that is not there: passage '2' (dev, line 1)",
         ),
         ({"psgs_w100__tsv": PSGS, "test__qa__csv": "who\t[1]\n"}, "test.qa.csv:1: WRONG_TYPE: the answers '[1]'"),
+        ({"psgs_w100__tsv": PSGS, "test__qa__csv": "who\t['a' 'b']\n"}, "test.qa.csv:1: WRONG_TYPE: the answers"),
         ({"psgs_w100__tsv": PSGS, "test__qa__csv": "who\tos.remove('x')\n"}, "test.qa.csv:1: WRONG_TYPE"),
         ({"psgs_w100__tsv": PSGS, "test__qa__csv": "who\n"}, "test.qa.csv:1: WRONG_COLUMNS"),
         (

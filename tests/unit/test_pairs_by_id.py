@@ -209,6 +209,28 @@ def test_cells_hold_lists_as_pandas_writes_them_or_nothing(folder, tmp_path):
     assert judged(found, "train") == {"a": {"17": 1, "18": 1}, "b": {}, "c": {"19": 1}}
 
 
+@pytest.mark.parametrize(
+    ("name", "cell"),
+    [
+        ("document_id", "['17' '18']"),
+        ("positive", "['one text' 'two text']"),
+        ("positive", "['one text'\n \"it's two\"\n 'three']"),
+        ("positive", "['one', \"two\"r'three']"),
+    ],
+)
+def test_texts_that_no_comma_parts_are_not_made_one(folder, tmp_path, name, cell):
+    written = cell.replace('"', '""')
+    (folder / "train.csv").write_text(f'query,{name}\na,17\nb,"{written}"\n')
+    with pytest.raises(InputError, match=r"train\.csv:3: WRONG_TYPE: .*; write lists as JSON"):
+        hn.import_collection(str(folder), tmp_path / "c")
+    assert "WRONG_TYPE" in {fault.code for fault in check_import(str(folder)).faults}
+
+
+def test_quotes_that_a_comma_parts_and_empty_texts_are_read(tmp_path):
+    (tmp_path / "a.csv").write_text("""query,positive,negative\nx,"['say "" "", or', 'b']","['', 'c']"\n""")
+    assert [*hn.import_collection(str(tmp_path / "a.csv"), tmp_path / "c").texts] == ['say " ", or', "b", "c"]
+
+
 @pytest.mark.parametrize("name", ["article_id", "articleid", "content-id"])
 def test_nobody_is_told_to_call_ids_texts(tmp_path, name):
     (tmp_path / "train.csv").write_text(f"question,{name}\nwhat reads,17\n")

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import io
 import json
 import re
 import sys
+import tokenize
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +42,7 @@ from hardneg.errors import InputError
 from hardneg.storage.safe_read import undisturbed
 
 LIST = re.compile(r"\[\s*(?:[-+.\d]|\])")  # how a list of numbers begins
+NEIGHBOURS = re.compile(r"""['"][\s\\]*[rRuU]?['"]""")  # quotes as where no comma parts two texts
 # Words for the splits of pairs, and what these are called.
 SPLITS = {name: name for name in ("train", "dev", "test")} | dict.fromkeys(("validation", "valid", "val"), "dev")
 
@@ -125,7 +128,7 @@ def texts_in(fields: Fields, name: str, place: Place) -> list[str]:
     if isinstance(value, str):
         if not (value.startswith("[") and value.endswith("]")) or not in_cells(place.path):
             return [value]
-        listed = _listed(value)
+        listed = _listed(value, str, name, place)
         return [value] if listed is None else listed
     if value is None:
         return []
@@ -143,7 +146,7 @@ def ids_in(fields: Fields, name: str, place: Place) -> list[str]:
     if isinstance(value, str) and in_cells(place.path):
         if not value.strip():
             return []
-        listed = _listed(value, str | int) if value.startswith("[") and value.endswith("]") else None
+        listed = _listed(value, str | int, name, place) if value.startswith("[") and value.endswith("]") else None
         value = value if listed is None else listed
     if isinstance(value, list):
         return ids_of({name: value}, name, *place)
@@ -153,16 +156,28 @@ def ids_in(fields: Fields, name: str, place: Place) -> list[str]:
     return [] if isinstance(found, Unread) else [found]
 
 
-def _listed(text: str, kind: Any = str) -> list[Any] | None:
-    """The list in a text, as JSON or in Python's notation; None if there is none, or with other kinds of items."""
+def _listed(text: str, kind: Any, name: str, place: Place) -> list[Any] | None:
+    """The list in a field, as JSON or in Python's notation; None: there is none, or other items are in it."""
     for parse in (json.loads, ast.literal_eval):
         try:
             value = undisturbed(lambda parse=parse: parse(text))  # type: ignore[misc]
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             continue
         if isinstance(value, list) and all(isinstance(item, kind) for item in value):
-            return value
+            if parse is json.loads or not are_glued(text, value):
+                return value
+            what = f"the field {name!r} is {text[:60]!r}, where no comma parts the texts, as numpy writes arrays"
+            refuse(InputError("WRONG_TYPE", what, "write lists as JSON", path=place.path, line=place.line))
+            return []
     return None
+
+
+def are_glued(text: str, items: Sequence[Any]) -> bool:
+    """Whether Python made one item of several texts in its notation of a list, as no comma stands between them."""
+    if NEIGHBOURS.search(text) is None:
+        return False
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return sum(token.type == tokenize.STRING for token in tokens) > sum(isinstance(item, str) for item in items)
 
 
 def _taught(

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from hardneg.data.formats.arrays import read_records
+from hardneg.data.formats.columns import are_glued
 from hardneg.data.formats.contexts import Place, answers_of, inline_passages, positives_of, query_id_of, read_files
 from hardneg.data.formats.faults import refuse
 from hardneg.data.formats.folders import find_file, find_splits, has_file
@@ -139,7 +140,7 @@ def _listed(text: str, path: Path, line: int) -> list[str]:
         value = undisturbed(lambda: ast.literal_eval(text))
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         value = None
-    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+    if isinstance(value, list) and all(isinstance(item, str) for item in value) and not are_glued(text, value):
         return value
     what = f"the answers {text[:60]!r} are no list of strings"
     refuse(InputError("WRONG_TYPE", what, "write them as ['one', 'two']", path=path, line=line))
