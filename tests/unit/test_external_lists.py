@@ -355,6 +355,17 @@ def test_a_text_is_the_passage_that_is_written_so(tmp_path):
     assert rows_of_passages(given, [names], c, needed=True).tolist() == [1, 2, 0, 0, 3]
 
 
+@pytest.mark.parametrize("first", [[], None])
+def test_pairs_whose_first_row_has_no_negatives_hold_no_token_ids(tmp_path, first):
+    rows = [
+        {"query": "q", "positives": ["p1"], "negatives": first},
+        {"query": "r", "positives": ["p2"], "negatives": ["n1"]},
+    ]
+    file = written(tmp_path, rows, "train.jsonl")
+    pool = hn.mine(file, None, tmp_path / "pool", sources=["file"], file=file, count=1, cache=tmp_path / "cache")
+    assert pool.passage_rows.tolist() == [2]
+
+
 def test_negatives_that_every_positive_of_a_query_repeats_count_once(tmp_path):
     """So a query with two positives has the same pool from rows of triplets as from one row with lists."""
     rows = [

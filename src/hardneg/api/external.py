@@ -12,7 +12,14 @@ import numpy as np
 from hardneg.api.inputs import Data, Place, collection_of
 from hardneg.api.inspect import pool_at
 from hardneg.data.collection import Collection
-from hardneg.data.formats.negative_lists import NAME, holds_tokens, list_files, read_id_lists, read_token_lists
+from hardneg.data.formats.negative_lists import (
+    NAME,
+    asks_in_tokens,
+    holds_tokens,
+    list_files,
+    read_id_lists,
+    read_token_lists,
+)
 from hardneg.data.formats.table_files import table_files
 from hardneg.data.formats.tables import JSON, suffix_of
 from hardneg.data.formats.trec import read_run
@@ -119,7 +126,7 @@ def has_pairs(place: Path) -> bool:
     if not place.is_file():
         return place.is_dir() and not any(place.glob(NAME)) and of_columns(table_files(place)) == "pairs"
     is_json = suffix_of(place) in JSON
-    return kind_of_file(place) == "pairs" and not (is_json and holds_tokens(place))
+    return kind_of_file(place) == "pairs" and not (is_json and holds_tokens(place) and asks_in_tokens(place))
 
 
 def given_pool(source: Source, collection: Collection, positives: Positives) -> NegativePool:

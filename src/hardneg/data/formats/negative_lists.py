@@ -64,6 +64,12 @@ def holds_tokens(path: Path) -> bool:
     )
 
 
+def asks_in_tokens(path: Path) -> bool:
+    """Whether the first query of a file is a list, as of token ids, and no text."""
+    _, fields = next(read_records(path), (1, {}))
+    return isinstance(fields.get("query"), list)
+
+
 def read_id_lists(paths: Iterable[Path]) -> Iterator[IdList]:
     """Read lists of negatives that are passage ids."""
     for path in paths:
