@@ -90,6 +90,25 @@ def test_all_faults_are_told_at_once_with_their_counts(tmp_path):
     assert not (tmp_path / "c").exists()
 
 
+def test_answers_that_an_import_refuses_are_told(tmp_path):
+    place = tmp_path / "in"
+    place.mkdir()
+    (place / "psgs_w100.tsv").write_text("id\ttext\ttitle\n1\ta\tb\n")
+    rows = [
+        {"qid": str(i), "question": "who", "answers": ["x", answer], "positive_ctxs": ["1"]}
+        for i, answer in enumerate(["\ud800", "a\0b", "y"])
+    ]
+    (place / "train.json").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    found, lines = told(place)
+    assert (found.queries, found.judgements) == (1, 1)
+    assert lines == [
+        "train.json:1: BAD_UNICODE: the answer holds a lone surrogate; correct the text",
+        "train.json:2: NUL: the answer holds a NUL; remove it",
+    ]
+    with pytest.raises(InputError, match=r"train\.json:1: BAD_UNICODE: the answer"):
+        import_collection(place, tmp_path / "c")
+
+
 def test_what_the_rules_let_pass_is_counted(tmp_path):
     found, lines = told(broken(tmp_path / "in"), allow_empty=True, allow_unjudged=True, on_duplicate="first")
     assert not [line for line in lines if "EMPTY_TEXT" in line or "UNKNOWN_ID" in line or "DUPLICATE_ID" in line]

@@ -244,7 +244,10 @@ class _Check:
             if found is None:
                 continue
             splits.add(record.split)
-            answers = [str(answer).encode(errors="surrogatepass") for answer in record.answers]
+            answers = [self.good(partial(encoded, answer, "answer", record)) for answer in record.answers]
+            if None in answers:
+                self.refused["query"] += hash_bytes(found[0])
+                continue
             ids += hash_bytes(found[0])
             members += hash_bytes(found[0] + b"\0" + record.split.encode(errors="surrogatepass"))
             contents += hash_bytes(b"\0".join([found[1], *answers]))
