@@ -121,6 +121,38 @@ def test_other_files_are(data, tmp_path):
         check_file(data / "train.csv", [data])
 
 
+TABLES = {"docs.csv": "id,text\n1,a\n", "queries.tsv": "q\ta\n", "qrels.test.txt": "q 0 1 1\n"}
+TREC = {"corpus.tsv": "1\ta\n", "topics.test.tsv": "q\ta\n", "qrels.test.txt": "q 0 1 1\n"}
+MSMARCO = {"collection.tsv": "1\ta\n", "queries.dev.tsv": "q\ta\n", "qrels.dev.txt": "q 0 1 1\n"}
+
+
+@pytest.mark.parametrize(
+    ("contents", "file"),
+    [
+        (TABLES, "qrels.test.txt"),
+        (TREC, "qrels.test.txt"),
+        (MSMARCO, "qrels.dev.txt"),
+        ({"corpus.tsv": "1\ta\n", "topics.txt": "q\ta\n", "qrels.txt": "q 0 1 1\n"}, "qrels.txt"),
+        ({"train/x.jsonl": '{"query": "a", "positive": "b"}\n'}, "train/x.jsonl"),
+    ],
+)
+def test_no_file_of_the_data_is_written_over(tmp_path, contents, file):
+    samples.files(contents)(tmp_path / "data")
+    find_source(str(tmp_path / "data"))
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    for out, place in [("data", "data"), ("link", "data"), ("data", "link")]:
+        for told in (False, True):
+            with pytest.raises(SettingsError, match="this file is an input of the command, and would be over"):
+                check_file(tmp_path / out / file, [tmp_path / place], told=told)
+
+
+def test_a_run_and_a_text_beside_the_data_may_be_written_again(tmp_path):
+    samples.files({**TABLES, "notes.txt": "x", "queries-run.txt": "q 0 1 1 1 x\n"})(tmp_path)
+    write_json(sidecar_of(tmp_path / "queries-run.txt"), Manifest("run", {}, {}, {}, {}, 1).as_json())
+    check_file(tmp_path / "queries-run.txt", [tmp_path], told=True)
+    check_file(tmp_path / "notes.txt", [tmp_path])
+
+
 # Formats of folders that `SPLITS` lacks.
 ASKED_THEMSELVES = {"pairs", "corpus", "beir", "tables"}  # in would_read
 NEVER_DETECTED = {

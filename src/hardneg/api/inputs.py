@@ -15,7 +15,7 @@ import numpy as np
 from hardneg.arguments import LARGEST, brief, checked
 from hardneg.config import nearest
 from hardneg.data.collection import Collection
-from hardneg.data.formats.folders import SIDECAR, is_model, was_manifest
+from hardneg.data.formats.folders import SIDECAR, is_manifest, is_model, was_manifest
 from hardneg.data.formats.tables import suffix_of
 from hardneg.data.formats.trec import Scored, sidecar_of
 from hardneg.data.importing import no_collection, open_data, would_read
@@ -381,18 +381,20 @@ def check_beside_sources(out: Path, collection: Collection) -> None:
 
 
 def is_read(out: Path, place: Path) -> bool:
-    """Whether a file is an input, or a table in a folder of data that is read; a run there is none."""
+    """Whether a file is an input, or a part of the data in a folder; a run there is none."""
     if place.is_file():
         return place.samefile(out)
     if is_published(place) or is_experiment(Layout(place)):  # their own files are known by name
         return False
     folder = out.resolve().parent
     folder = folder.parent if folder.name == "qrels" else folder
-    return place.is_dir() and place.resolve() == folder and suffix_of(out) != ""
+    if place.is_dir() and place.resolve() == folder and suffix_of(out) != "":
+        return True
+    return is_among(out, place) and not is_manifest(sidecar_of(out.resolve()), "run")
 
 
 def is_among(out: Path, place: Path) -> bool:
-    """Whether a new file would be read as a part of the data in a folder."""
+    """Whether a file is or would be read as a part of the data in a folder."""
     if not place.is_dir() or is_published(place):
         return False
     out, place = Path(os.path.realpath(out)), place.resolve()

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NoReturn
 
@@ -221,7 +222,7 @@ def of_folder(place: Path, names: Set[str]) -> str | None:
 
 
 def would_read(place: Path, file: Path) -> bool:
-    """Whether a new file, in a folder of data or one level below it, would be read as a part of them."""
+    """Whether a file, in a folder of data or one level below it, is or would be read as a part of them."""
     try:
         format = detect(str(place))
     except (HardnegError, OSError):
@@ -232,7 +233,8 @@ def would_read(place: Path, file: Path) -> bool:
         return three_tables.would_read(place, file)
     if format == "beir":
         return file.parent == place / "qrels" and has_split(file, beir.SPLITS)
-    return file.parent == place and has_split(file, *SPLITS[format])
+    without = format == "trec" and file.exists() and file.name.removesuffix(".gz") in chain(*trec_folder.ALONE)
+    return file.parent == place and (without or has_split(file, *SPLITS[format]))
 
 
 def by_names(names: Set[str], signs: Sequence[tuple[str, tuple[set[str], str]]]) -> str | None:
