@@ -3,12 +3,15 @@
 import gzip
 import itertools
 import json
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import hardneg as hn
+from hardneg.api import search
 from hardneg.api.evaluate import Pair, sides_of, tested
 from hardneg.api.inputs import holding
 from hardneg.api.search import SearcherOptions
@@ -18,6 +21,7 @@ from hardneg.evaluation.measures import Evaluation, parse_measures
 from hardneg.experiment.layout import Layout
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.negatives.pool import SOURCES, load_pool, save_pool
+from hardneg.search.bm25 import open_bm25
 from hardneg.storage.artifacts import read_manifest
 from worlds.tiny_records import pool_of, run_of
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
@@ -352,6 +356,34 @@ def test_a_closed_searcher_says_so(world):
     for call in (lambda: searcher.search("bade"), lambda: searcher.run("dev")):
         with pytest.raises(SettingsError, match="CLOSED: this searcher is closed; open another one"):
             call()
+
+
+def test_an_open_searcher_keeps_what_it_asks_again(world, tmp_path, monkeypatch):
+    """The index of BM25, which each query read anew before, and the model of a bi-encoder that re-ranks."""
+    collection, model = world
+    opened = []
+    monkeypatch.setattr(search, "open_bm25", lambda *given: opened.append(given) or open_bm25(*given))
+    how = {"rerank_by": model, "device": "cpu", "cache": tmp_path}
+    with hn.open_searcher(collection, bm25=True, **how) as searcher:
+        first, ranker = searcher.retriever.first, searcher.retriever.scorer.retriever
+        assert ranker._held is not None
+        assert "passages" in vars(ranker)
+        again = pickle.loads(pickle.dumps(first))  # of its own
+        with ThreadPoolExecutor(4) as pool:
+            runs = list(pool.map(lambda _: again.search_texts(["bade"], 3), range(4)))
+        assert len(opened) == 2
+        for run in (*runs, first.search_texts(["bade"], 3)):
+            assert run.passage_rows.tolist() == runs[0].passage_rows.tolist()
+        assert searcher.search("bade", 2)
+        assert len(opened) == 2
+    assert ranker._held is None
+    assert "index" not in vars(first)
+
+
+def test_a_split_that_is_not_there_builds_no_index(world, tmp_path):
+    with pytest.raises(SettingsError, match="UNKNOWN_SPLIT"):
+        hn.bm25(world[0], "tset", cache=tmp_path)
+    assert not (tmp_path / "bm25").exists()
 
 
 # ---------------------------------------------------------------- the caller's working directory and home folder

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
+import numpy as np
+
 from hardneg.api.inputs import (
     OF_MODELS,
     Data,
@@ -37,9 +39,11 @@ from hardneg.process.agreement import check_told_alike
 from hardneg.process.distributed import by_leader, group, shard_of
 from hardneg.records import Int32, Run, Side
 from hardneg.search.analysers import has_terms
-from hardneg.search.bm25 import bm25_run, bm25_texts
+from hardneg.search.bm25 import Bm25Index, open_bm25
+from hardneg.search.bm25 import search as search_bm25
 from hardneg.search.embedding_store import SHARD
-from hardneg.search.runs import OpenRetriever
+from hardneg.search.locked import Guarded, opened_once
+from hardneg.search.runs import OpenRetriever, check_request
 from hardneg.storage.artifacts import SettingsClash, is_published
 
 AWAY = re.compile(r"\..*|lost\+found")  # names that may stand beside embeddings
@@ -250,21 +254,47 @@ def hits_of(collection: Collection, run: Run) -> Hits:
 # ---------------------------------------------------------------- what searches
 
 
-@dataclass(frozen=True)
-class Bm25:
-    """BM25 over a collection in the form of a retriever; its statistics live in the cache."""
+class Bm25(Guarded):
+    """BM25 over a collection in the form of a retriever; it opens its index, which lives in the cache, once.
 
-    collection: Collection
-    cache: Path
-    language: str | None = None  # None: the collection's
+    Several threads may ask it at a time: only the opening is locked.
+
+    Parameters
+    ----------
+    language : by which texts are split into terms; None: the collection's.
+    """
+
+    def __init__(self, collection: Collection, cache: Path, language: str | None = None) -> None:
+        super().__init__()
+        self.collection, self.cache, self.language = collection, cache, language
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.collection, self.cache, self.language)  # a copy opens the index itself
+
+    @opened_once
+    def index(self) -> Bm25Index:
+        """The index, built now if it is not there."""
+        return open_bm25(self.collection, self.cache, self.language)
+
+    def hold(self) -> None:
+        """Open the index now."""
+        _ = self.index
+
+    def close(self) -> None:
+        """Let go of the index; a later search opens it again."""
+        self.__dict__.pop("index", None)
 
     def search_queries(self, query_rows: Int32, k: int) -> Run:
         """See :class:`OpenRetriever`."""
-        return bm25_run(self.collection, query_rows, k, self.cache, self.language)
+        return self._search(self.collection.query_texts.take(query_rows), query_rows, k)
 
     def search_texts(self, texts: Sequence[str], k: int) -> Run:
         """See :class:`OpenRetriever`."""
-        return bm25_texts(self.collection, texts, k, self.cache, language=self.language)
+        return self._search(texts, np.arange(len(texts), dtype=np.int32), k)
+
+    def _search(self, texts: Sequence[str], query_rows: Int32, k: int) -> Run:
+        k = check_request(len(texts), self.collection.n_passages, k)
+        return search_bm25(self.index, texts, query_rows, k)
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ class Searcher:
     def close(self) -> None:
         """Let go of vectors and weights; nothing can be searched afterwards."""
         self.is_closed = True
-        for one in (self.retriever, getattr(self.retriever, "first", None)):
+        for one in (self.retriever, *(getattr(self.retriever, name, None) for name in ("first", "scorer"))):
             getattr(one, "close", lambda: None)()
 
     def _check_open(self) -> None:
@@ -123,8 +123,9 @@ def open_searcher(
     chosen.check(reading)
     collection, folder = collection_of(data, cache), cache_at(cache)
     first = chosen.open(collection, folder, reading)
-    getattr(first, "hold", lambda: None)()
     searcher = reranked_by(rerank_by, rerank_k, first, folder, reading)
+    for one in (first, getattr(searcher, "scorer", None)):
+        getattr(one, "hold", lambda: None)()
     return Searcher(collection, searcher, "BM25" if model is None else str(model))
 
 
@@ -144,4 +145,7 @@ def bm25(
     ------
     SettingsError : there is no such split, or no such language.
     """
-    return open_searcher(data, bm25=True, language=language, cache=cache).run(split, k)
+    chosen = SearcherOptions(None, True, None, None, None, language)
+    collection = collection_of(data, cache)
+    searcher = Searcher(collection, chosen.open(collection, cache_at(cache), Reading()), "BM25")
+    return searcher.run(split, k)  # which looks for the split before it opens the index

@@ -68,6 +68,15 @@ class RetrieverScorer:
     def __init__(self, retriever: Retriever) -> None:
         self.retriever, self.digest = retriever, retriever.digest
 
+    def hold(self) -> None:
+        """Open all that scoring needs, and keep it until :meth:`close`."""
+        self.retriever.hold(searching=False)
+        _ = self.retriever.passages
+
+    def close(self) -> None:
+        """Let go of what :meth:`hold` keeps."""
+        self.retriever.close()
+
     def score(self, query_rows: Int32, passage_rows: Int32) -> Float32:
         """See :class:`PairScorer`."""
         scores = np.empty(len(query_rows), np.float32)

@@ -100,17 +100,21 @@ class Retriever(Guarded):
     # ------------------------------------------------------------ resident
 
     @one_at_a_time
-    def hold(self) -> Self:
+    def hold(self, *, searching: bool = True) -> Self:
         """Open all that is needed to answer texts (the vectors, the weights), and keep it until :meth:`close`.
 
         Until then the encoder belongs to the retriever: it is in inference mode, and must not be trained. If there
         are no embeddings, the corpus is encoded now.
+
+        Parameters
+        ----------
+        searching : whether it will search; one that only scores pairs keeps no vectors on a device.
         """
         if self._held is None:
             with contextlib.ExitStack() as stack:
                 stack.enter_context(self.encoder.prepared(self.encoding.precision))
                 stack.callback(setattr, self, "_exact", None)
-                if self.index is None:
+                if self.index is None and searching:
                     self._exact = StoredIndex(self.passages, self.encoder.device, resident=True)
                 _ = self.chunks
                 self._held = stack.pop_all()
