@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,12 @@ from calls import uncalled
 from hardneg.api import rank
 from hardneg.api.inputs import check_file
 from hardneg.data.formats.trec import read_run, write_run
-from hardneg.errors import ArtifactError, InputError, NumericError, ResourceError, SettingsError
+from hardneg.diagnostics.reranked import Reranker
+from hardneg.errors import ArtifactError, InputError, Interrupted, NumericError, ResourceError, SettingsError
 from hardneg.models.rankers import new_ranker, save_ranker
 from hardneg.models.source import ModelSource
 from hardneg.models.tokenizing import pair_store
+from hardneg.process.signals import stop_flag
 from hardneg.records import Run, spans
 from hardneg.search.runs import save_run
 from worlds.tiny_world import one_thread  # noqa: F401
@@ -343,7 +346,7 @@ def test_given_embeddings_are_used(world, searched, tmp_path):
 class Nothing:
     """A scorer whose scores are no numbers."""
 
-    def score(self, query_rows, passage_rows):
+    def score(self, query_rows, passage_rows, *, progress):
         return np.full(len(query_rows), np.nan, np.float32)
 
 
@@ -370,7 +373,7 @@ def test_what_cannot_be_re_ranked_is_refused_before_it_is_scored(world, searched
 
 def test_any_scorer_of_pairs_will_do(world, searched, tmp_path, monkeypatch):
     class Rows:
-        def score(self, query_rows, passage_rows):
+        def score(self, query_rows, passage_rows, *, progress):
             assert isinstance(query_rows, np.ndarray)
             return passage_rows.astype(np.float32)
 
@@ -428,6 +431,36 @@ def test_a_score_that_is_no_number_is_told_by_ids(world, searched, tmp_path):
     behind = hn.open_reranker(world.collection, tmp_path / "ranker", cache=common["cache"], device="cpu")
     with pytest.raises(NumericError, match=r"score of text 1 and passage p\d+ is nan"):
         behind.search_texts([text], 3)
+
+
+def test_re_ranking_stops_after_a_batch(world, tmp_path, monkeypatch):
+    """A block of pairs may take tens of minutes. All ways of re-ranking show how far it is, and can be stopped."""
+    save_ranker(new_ranker(ModelSource.at(world.model), seed=3), tmp_path / "ranker")
+    how = {"cache": world.root / "cache", "device": "cpu"}
+    behind = hn.open_reranker(world.collection, tmp_path / "ranker", k=6, **how)
+    run = behind.first.search_queries(np.arange(4, dtype=np.int32), 6)
+    scorer, score, batches = behind.scorer, behind.scorer.ranker.score, []
+    scorer.budget = 64
+    monkeypatch.setattr(stop_flag, "signal", None)
+    text = world.collection.query_texts.take(np.array([0]))
+
+    def first_batch(pairs):
+        batches.append(len(pairs))
+        stop_flag.signal = signal.SIGTERM
+        return score(pairs)
+
+    monkeypatch.setattr(scorer.ranker, "score", first_batch)
+    for call in (
+        lambda: behind.search_queries(run.query_rows, 6),
+        lambda: behind.search_texts(text, 6),
+        lambda: rank.reranked(run, scorer, world.collection, 6),
+        lambda: Reranker(scorer, "m", 6).run(run),
+    ):
+        batches.clear()
+        with pytest.raises(Interrupted, match="STOPPED: stopped by SIGTERM"):
+            call()
+        assert len(batches) == 1
+        stop_flag.signal = None
 
 
 def by_id(run, collection):

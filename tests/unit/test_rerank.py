@@ -22,11 +22,13 @@ from worlds.tiny_world import one_thread  # noqa: F401
 class Table:
     """A scorer that reads scores from a table, and remembers how much it was asked at once."""
 
-    def __init__(self, scores):
-        self.scores, self.asked = np.asarray(scores, np.float32), []
+    def __init__(self, scores, ticks=False):
+        self.scores, self.asked, self.ticks = np.asarray(scores, np.float32), [], ticks
 
-    def score(self, query_rows, passage_rows):
+    def score(self, query_rows, passage_rows, *, progress):
         self.asked.append(len(query_rows))
+        for done in range(len(query_rows) if self.ticks else 0):
+            progress(done + 1, len(query_rows))
         return self.scores[query_rows, passage_rows]
 
 
@@ -94,6 +96,16 @@ def test_scores_below_are_distinct_and_lower_wherever_float32_ends():
     assert (np.diff(long) < 0).all()
 
 
+@pytest.mark.parametrize("block", [1, 1 << 18])
+def test_progress_goes_on_within_a_block(block, monkeypatch):
+    monkeypatch.setattr(module, "BLOCK", block)
+    seen = []
+    table = Table(np.zeros((2, 4)), ticks=True)
+    rerank(run_of([[3, 1, 2, 0], [2, 0]]), table, 3, progress=lambda *of: seen.append(of))
+    assert sorted(set(seen)) == [(done, 5) for done in range(1, 6)]
+    assert seen == sorted(seen)
+
+
 def test_nothing_to_rerank_is_no_fault():
     table = Table([[1.0]])
     assert len(rerank(run_of([]), table, 10)) == 0
@@ -146,18 +158,24 @@ def test_a_bi_encoder_gives_its_own_searchs_scores(world, tmp_path, monkeypatch,
         [draw.permutation(n) + s for n, s in zip(spans(searched.offsets), searched.offsets[:-1], strict=True)]
     )
     shuffled = replace(searched, passage_rows=searched.passage_rows[order], scores=searched.scores[order])
-    found = rerank(shuffled, RetrieverScorer(retriever), 120)
+    seen = []
+    found = rerank(shuffled, RetrieverScorer(retriever), 120, progress=lambda done, _: seen.append(done))
+    assert seen[:2] == [50, 100]
     assert np.array_equal(found.passage_rows, searched.passage_rows)
     assert np.array_equal(found.scores, searched.scores)
     assert searched.unit == found.unit == ("passage" if chunks == 1 else "document")
 
 
-def test_texts_get_the_scores_of_their_search_too(world, tmp_path):
+def test_texts_get_the_scores_of_their_search_too(world, tmp_path, monkeypatch):
     collection, place = world
     encoder = load_encoder(place)
     retriever = Retriever(encoder, collection, tmp_path, encoding=Encoding(dtype="float16"))
     texts = collection.query_texts.take(np.arange(3))
     run = retriever.search_texts(texts, 30)
     owner = np.repeat(np.arange(3, dtype=np.int32), spans(run.offsets))
-    scores = RetrieverScorer(retriever).of_texts(texts).score(owner, run.passage_rows)
+    seen = []
+    monkeypatch.setattr(module, "PAIRS", 50)
+    scorer = RetrieverScorer(retriever).of_texts(texts)
+    scores = scorer.score(owner, run.passage_rows, progress=lambda *of: seen.append(of))
+    assert seen == [(50, 90), (90, 90)]
     assert np.array_equal(scores, run.scores)

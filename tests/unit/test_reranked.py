@@ -29,7 +29,7 @@ class Table:
     def __init__(self, scores):
         self.scores = np.asarray(scores, np.float32)
 
-    def score(self, query_rows, passage_rows):
+    def score(self, query_rows, passage_rows, *, progress):
         return self.scores[query_rows, passage_rows]
 
 

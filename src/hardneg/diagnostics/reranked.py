@@ -23,7 +23,7 @@ from hardneg.experiment.names import BM25, FINAL, RETRIEVED, UNTRAINED, Asked, K
 from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.rankers import load_ranker, save_ranker
 from hardneg.process.distributed import by_leader
-from hardneg.process.progress import track
+from hardneg.process.progress import Tick, silent, track
 from hardneg.records import Float32, Int32, Qrels, Run, Side, owners, pair_keys, spans
 from hardneg.search.rerank import PairScorer, rerank
 from hardneg.search.retriever import Timed, untimed
@@ -248,7 +248,7 @@ class Grades:
         order = np.argsort(keys, kind="stable")
         self.keys, self.grades = keys[order], qrels.grades[order]
 
-    def score(self, query_rows: Int32, passage_rows: Int32) -> Float32:
+    def score(self, query_rows: Int32, passage_rows: Int32, *, progress: Tick = silent) -> Float32:
         """See :class:`~hardneg.search.rerank.PairScorer`."""
         wanted = pair_keys(query_rows, passage_rows)
         if not len(self.keys):

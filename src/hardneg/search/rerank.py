@@ -18,7 +18,7 @@ from hardneg.errors import NumericError
 from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.pair_scores import score_pairs
 from hardneg.process.hardware import Precision
-from hardneg.process.progress import Tick, silent
+from hardneg.process.progress import Tick, silent, track
 from hardneg.records import Float32, Int32, Int64, Run, offsets_of, spans, take_spans
 from hardneg.search.locked import Guarded
 from hardneg.search.retriever import Retriever
@@ -36,10 +36,15 @@ LARGEST = 2.0**100  # of a score; whole numbers below it are far from infinity
 class PairScorer(Protocol):
     """A scorer of queries with passages: a cross-encoder, or a bi-encoder as :class:`RetrieverScorer`."""
 
-    def score(self, query_rows: Int32, passage_rows: Int32) -> Float32:
+    def score(self, query_rows: Int32, passage_rows: Int32, *, progress: Tick = silent) -> Float32:
         """The scores [n] of pairs of rows, the higher the better; pairs of a query stand together.
 
         A pair's score must not depend on the other pairs by more than rounding.
+
+        Parameters
+        ----------
+        progress : called with the number of pairs scored, and of all pairs, after each batch: a command that is
+            asked to stop ends there.
         """
         ...
 
@@ -77,7 +82,7 @@ class RetrieverScorer:
         """Let go of what :meth:`hold` keeps."""
         self.retriever.close()
 
-    def score(self, query_rows: Int32, passage_rows: Int32) -> Float32:
+    def score(self, query_rows: Int32, passage_rows: Int32, *, progress: Tick = silent) -> Float32:
         """See :class:`PairScorer`."""
         scores = np.empty(len(query_rows), np.float32)
         for start in range(0, len(scores), PAIRS):
@@ -85,6 +90,7 @@ class RetrieverScorer:
             rows, which = np.unique(query_rows[part], return_inverse=True)
             vectors = self.retriever.queries.rows(rows)[which]
             scores[part] = self.retriever.pair_scores(vectors, passage_rows[part])
+            progress(min(start + PAIRS, len(scores)), len(scores))
         return scores
 
     def of_texts(self, texts: Sequence[str]) -> PairScorer:
@@ -99,12 +105,14 @@ class VectorScorer:
     def __init__(self, retriever: Retriever, vectors: NDArray[Any]) -> None:
         self.retriever, self.vectors = retriever, vectors
 
-    def score(self, query_rows: Int32, passage_rows: Int32) -> Float32:
+    def score(self, query_rows: Int32, passage_rows: Int32, *, progress: Tick = silent) -> Float32:
         """See :class:`PairScorer`."""
-        parts = [slice(start, start + PAIRS) for start in range(0, len(query_rows), PAIRS)]
-        score = self.retriever.pair_scores
-        scores = [score(self.vectors[query_rows[part]], passage_rows[part]) for part in parts]
-        return np.concatenate([np.zeros(0, np.float32), *scores])
+        scores = np.empty(len(query_rows), np.float32)
+        for start in range(0, len(scores), PAIRS):
+            part = slice(start, start + PAIRS)
+            scores[part] = self.retriever.pair_scores(self.vectors[query_rows[part]], passage_rows[part])
+            progress(min(start + PAIRS, len(scores)), len(scores))
+        return scores
 
 
 class RankerScorer:
@@ -131,12 +139,12 @@ class RankerScorer:
         self.collection, self.of_queries = collection, True
         self.digest = ranker.digest()
 
-    def score(self, query_rows: Int32, passage_rows: Int32) -> Float32:
+    def score(self, query_rows: Int32, passage_rows: Int32, *, progress: Tick = silent) -> Float32:
         """See :class:`PairScorer`."""
         stores = self.pairs.queries, self.pairs.passages
         named = None if self.collection is None else self._named
         options: Any = {"budget": self.budget, "precision": self.precision, "named": named}
-        return score_pairs(self.ranker, *stores, query_rows, passage_rows, **options)
+        return score_pairs(self.ranker, *stores, query_rows, passage_rows, progress=progress, **options)
 
     def of_texts(self, texts: Sequence[str]) -> RankerScorer:
         """See :class:`TextScorer`."""
@@ -166,7 +174,7 @@ def rerank(
     run : its hits best first; lists may be shorter than ``k``, and empty.
     scorer : is asked for about 262,144 hits at a time, those of a query together.
     name : what to call the rows of a query and a passage in a message.
-    progress : called with the number of pairs scored, and of all pairs.
+    progress : called with the number of pairs scored, and of all pairs, after each batch of the scorer.
 
     Returns
     -------
@@ -192,9 +200,14 @@ def rerank(
             run.passage_rows[found],
             run.scores[found],
         )
-        rows[found], scores[found] = _reranked(part, scorer, heads[block], name)
+        rows[found], scores[found] = _reranked(part, scorer, heads[block], name, _after(progress, done, total))
         progress(done := done + int(heads[block].sum()), total)
     return replace(run, passage_rows=rows, scores=scores)
+
+
+def _after(progress: Tick, before: int, total: int) -> Tick:
+    """Progress over the pairs of a block, reported as those of all pairs, ``before`` of which are scored."""
+    return lambda done, _: progress(before + done, total)
 
 
 def _blocks(offsets: Int64) -> Iterator[slice]:
@@ -207,14 +220,15 @@ def _blocks(offsets: Int64) -> Iterator[slice]:
 
 
 def _reranked(
-    run: Run, scorer: PairScorer, heads: Int64, name: Callable[[int, int], str]
+    run: Run, scorer: PairScorer, heads: Int64, name: Callable[[int, int], str], progress: Tick
 ) -> tuple[Int32, Float32]:
     """The passages and scores [n] of a block of queries, whose first ``heads`` [Q] hits are scored."""
     lengths = spans(run.offsets)
     index = _heads(run.offsets, heads)
     passages = run.passage_rows[index]
     queries = run.query_rows.repeat(heads)
-    given = scorer.score(queries, passages) if len(passages) else np.zeros(0, np.float32)
+    none = np.zeros(0, np.float32)
+    given = scorer.score(queries, passages, progress=progress) if len(passages) else none
     check_scores(given, queries, passages, name)
     best, worth = ranked(passages, given, heads)
     if not (lengths > heads).any():
@@ -365,4 +379,5 @@ class RerankedRetriever(Guarded):
         def name(query: int, passage: int) -> str:
             return f"{called(query)} and passage {ids[passage]}"
 
-        return rerank(run, scorer, self.depth, name=name)
+        with track("re-ranking", "pairs") as tick:
+            return rerank(run, scorer, self.depth, name=name, progress=tick)
