@@ -20,7 +20,9 @@ from hardneg.records import offsets_of
 from hardneg.search.ann import FILE, KIND, FaissIndex, check_index, traits
 from hardneg.search.ann_building import build_index, choose, drawn, memory_of
 from hardneg.search.embedding_store import Embeddings
+from hardneg.search.encoding import Encoding
 from hardneg.search.retrieve import StoredIndex, index_run
+from hardneg.search.retriever import Retriever
 from hardneg.storage.artifacts import open_artifact, publish, read_manifest
 from worlds.tiny_records import vectors_of
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
@@ -57,6 +59,27 @@ def test_recall_is_measured_against_exact_search(world, indexes):
         exact = StoredIndex(embeddings).search(queries, 10)[1].numpy()
         slow = np.mean([len(set(a.tolist()) & set(b.tolist())) / 10 for a, b in zip(found, exact, strict=True)])
         assert indexes[kind].facts["recall"]["R@10"] == pytest.approx(slow, abs=0.02)
+
+
+@pytest.mark.usefixtures("in_float32")
+def test_queries_are_rounded_as_the_passages_that_are_searched(world, tmp_path):
+    """Those of a split were rounded to float16 over float32 passages, too, and texts were not."""
+    root, collection, model, _ = world
+    how = {"cache": root / "cache", "device": "cpu"}
+    hn.encode(collection, model, tmp_path / "e", dtype="float32", **how)
+    build_index(Embeddings.open(tmp_path / "e"), tmp_path / "i", "flat", {})
+    rows = np.arange(3, dtype=np.int32)
+    for place in ({"embeddings": tmp_path / "e"}, {"index": tmp_path / "i"}):
+        with hn.open_retriever(collection, model, **place, **how) as opened:
+            split, texts = (
+                opened.search_queries(rows, 5),
+                opened.search_texts(collection.query_texts.take(rows), 5),
+            )
+            assert opened.queries.rows(rows).dtype == np.float32
+        np.testing.assert_allclose(split.scores, texts.scores, rtol=1e-6)
+    for place in ({"embeddings": root / "embeddings"}, {}):
+        with hn.open_retriever(collection, model, **place, **how) as opened:
+            assert opened.queries.rows(rows).dtype == np.float16
 
 
 def test_recall_of_given_queries(world, tmp_path):

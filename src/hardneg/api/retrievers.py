@@ -6,6 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import Unpack
 
+import torch
+
 from hardneg.api.inputs import Data, Place, Reading, cache_at, collection_of, source_at
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
@@ -15,9 +17,11 @@ from hardneg.models.loading import open_encoder
 from hardneg.models.source import ModelSource
 from hardneg.process.hardware import best_precision
 from hardneg.search.ann import check_index, open_index
+from hardneg.search.embeddings import Dtype
 from hardneg.search.encoding import Encoding
+from hardneg.search.retrieve import Index
 from hardneg.search.retriever import CachedRetriever, Retriever
-from hardneg.storage.artifacts import digest_json
+from hardneg.storage.artifacts import digest_json, is_published, read_manifest
 
 
 @checked
@@ -69,19 +73,34 @@ def retriever_for(
     Its embeddings live in the cache, keyed by digests, unless they are given, or the experiment that trained the
     model has them in a cache of its own.
     """
+    encoder = open_encoder(source, recalled=cache)
+    searched = None if index is None else open_index(Path(index))
+    encoding = Encoding(dtype=stored_dtype(embeddings, searched), precision=best_precision(source.device_here))
     retriever = Retriever(
-        open_encoder(source, recalled=cache),
+        encoder,
         collection,
         cache,
-        encoding=Encoding(precision=best_precision(source.device_here)),
+        encoding=encoding,
         passages_at=None if embeddings is None else Path(embeddings),
         beside=cache_beside(source.model),
     )
-    if index is None:
+    if searched is None:
         return retriever
-    searched, side = open_index(Path(index)), retriever.sides["passage"]
-    check_index(searched, retriever.encoder, digest=side, tokens=lambda: retriever.texts_digest)
+    side = retriever.sides["passage"]
+    check_index(searched, encoder, digest=side, tokens=lambda: retriever.texts_digest)
     return retriever.through(searched)
+
+
+def stored_dtype(embeddings: Place | None, index: Index | None) -> Dtype:
+    """The dtype of the passages in these embeddings or this index, which queries are rounded to as well.
+
+    Nothing is refused here: the retriever opens the embeddings.
+    """
+    if index is not None:
+        return "float32" if index.dtype == torch.float32 else "float16"
+    if embeddings is None or not is_published(place := Path(embeddings)):
+        return "float16"
+    return "float32" if read_manifest(place).settings.get("dtype") == "float32" else "float16"
 
 
 def retriever_with_runs(source: ModelSource, collection: Collection, cache: Path) -> CachedRetriever:
