@@ -82,6 +82,15 @@ def test_queries_are_rounded_as_the_passages_that_are_searched(world, tmp_path):
             assert opened.queries.rows(rows).dtype == np.float16
 
 
+def test_an_index_is_checked_by_the_tokens_of_the_experiment(world, tmp_path):
+    root, collection, model, _ = world
+    ours = Retriever(
+        load_encoder(model), collection, tmp_path / "new", encoding=Encoding(512), beside=root / "cache"
+    )
+    assert ours.texts_digest == Embeddings.open(root / "embeddings").manifest.inputs["tokens"]
+    assert not (tmp_path / "new").exists()
+
+
 def test_recall_of_given_queries(world, tmp_path):
     root, collection, model, _ = world
     common = {"kind": "pq", "subvectors": 4, "bits": 4, "cache": root / "cache", "device": "cpu"}

@@ -62,6 +62,6 @@ def store_of(
         return tokenize(collection, template, tokenizer, cache, beside=beside, progress=tick)
 
 
-def texts_digest(encoder: BiEncoder, collection: Collection, cache: Path) -> str:
-    """The identity of the token sequences of all passages, which are made on first use."""
-    return token_store(encoder, collection, cache, "passage", searching=True).digest
+def texts_digest(encoder: BiEncoder, collection: Collection, cache: Path, beside: Path | None = None) -> str:
+    """The identity of the token sequences of all passages, which are made if ``beside`` has none either."""
+    return token_store(encoder, collection, cache, "passage", searching=True, beside=beside).digest

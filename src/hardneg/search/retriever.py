@@ -307,7 +307,7 @@ class Retriever(Guarded):
     @property
     def texts_digest(self) -> str:
         """The identity of the passages' token sequences, which are made if they are not there."""
-        return texts_digest(self.encoder, self.collection, self.cache)
+        return texts_digest(self.encoder, self.collection, self.cache, self.beside)
 
     def shortened(self, as_trained: bool) -> dict[str, str]:
         """The training length of queries as an input of manifests, if ``as_trained`` and search has another one.
