@@ -127,9 +127,17 @@ def test_search_equals_a_loop_over_documents(k, kind):
 def test_lists_that_are_short_of_documents_are_searched_deeper():
     documents = np.array([0, 50, 51, 52, 53])
     chunks = torch.cat([torch.full((50, 2), 5.0), torch.tensor([[1.0, 0], [2, 0], [3, 0]])])
-    search = ExactIndex(chunks).search
-    found = search_documents(search, torch.tensor([[1.0, 0.0]]), 3, documents, whole=True)
-    assert [part.tolist() for part in found] == [[[5.0, 3.0, 2.0]], [[0, 3, 2]], [[True] * 3]]
+    index, asked = ExactIndex(chunks), []
+
+    def search(queries, k):
+        asked.append((len(queries), k))
+        return index.search(queries, k)
+
+    found = search_documents(search, torch.tensor([[1.0, 0.0], [-1.0, 0.0]]), 3, documents, whole=True)
+    scores, rows, whole = (part.tolist() for part in found)
+    assert scores == [[5.0, 3.0, 2.0], [-1.0, -2.0, -3.0]]
+    assert (rows, whole) == ([[0, 3, 2], [1, 2, 3]], [[True] * 3] * 2)
+    assert asked == [(2, 6), (1, 12), (1, 24), (1, 48), (1, 53)]  # only as deep as needed, for few queries
 
 
 def test_first_documents_by_hand():

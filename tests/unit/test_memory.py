@@ -97,6 +97,18 @@ def test_a_search_under_a_limit_gives_the_same_bits(monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
 
 
+def test_without_a_limit_large_buffers_take_the_memory_to_spare(monkeypatch):
+    index, _ = index_and_queries()
+    each = 9 * len(index) + exact.HELD * 5000
+    assert index.fitting_tile(100, 5000) == 100
+    monkeypatch.setattr(exact, "LARGE", 100 * each - 1)
+    for free, tile in ((0, exact.FEW), (1 << 40, 100)):
+        monkeypatch.setattr(exact, "spare", lambda free=free: free)
+        assert index.fitting_tile(100, 5000) == tile
+        assert index.fitting_tile(99, 5000) == 99  # few enough not to look
+        assert index.fitting_tile(9, 50_000) == 9
+
+
 def test_a_search_that_cannot_fit_is_refused():
     index, queries = index_and_queries()
     limit_memory("1M")

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from hardneg.errors import ArtifactError, NumericError
-from hardneg.process.memory import require, room
+from hardneg.process.memory import require, room, spare
 from hardneg.process.progress import Tick, silent
 from hardneg.search.codes import Codes, Coding
 from hardneg.search.pairs import Pairs
@@ -34,6 +34,8 @@ SLICE = {"cpu": 2048, "cuda": 65536}  # passages converted at a time: they stay 
 PAIRS = {"cpu": 512, "cuda": 1 << 17}  # (query, passage) pairs scored at a time
 REPAID = 200  # measuring the rounding of so many passages costs as much as it saves one query in candidates
 HELD = 96  # bytes that selecting takes for each passage held of a query, temporaries included
+LARGE = 1 << 28  # bytes of a tile's buffers from which on it pays to look how much memory is free
+FEW = 32  # queries of a tile, at least, where memory has no limit
 LARGEST = 2.0**127  # scores stay below float32's largest number
 
 
@@ -44,7 +46,7 @@ class ExactIndex:
     ----------
     passages : [n, dim] float16 or float32: an array, memory-mapped or not, a tensor, or a sequence of such shards.
     tile, chunk : queries and passages of one matrix product; they change the speed, never a result. By default
-        they are as large as is of use, or as the process's memory limit allows.
+        they are as large as is of use, or as the process's memory limit and the free memory allow.
     device : where the products run; passages that lie elsewhere are copied there chunk by chunk.
     precision : the precision of the products that propose; no result depends on it. "auto" takes the fastest:
         "bfloat16" only where hardware multiplies it (AMX, AVX-512 BF16; CUDA from Ampere on), and "float16"
@@ -119,12 +121,17 @@ class ExactIndex:
         return scores, rows
 
     def fitting_tile(self, tile: int, held: int) -> int:
-        """The number of queries, at most ``tile``, whose buffers fit into memory with ``held`` candidates each."""
+        """The number of queries, at most ``tile``, whose buffers fit into memory with ``held`` candidates each.
+
+        Without a limit, buffers that are large on the CPU take what is to spare, but have room for a few queries.
+        """
         fixed = (8 * self.slice + 32 * self.pairs) * self.shards[0].shape[1]
         each = 9 * min(self.chunk, len(self)) + HELD * held
         left = room(self.device.type)
-        if left is None:
+        if left is None and (self.device.type != "cpu" or tile * each <= LARGE):
             return tile
+        if left is None:
+            return min(tile, max(FEW, (spare() - fixed) // each))
         require(fixed + each, "a search", self.device.type)
         return min(tile, (left - fixed) // each)
 

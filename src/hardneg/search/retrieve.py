@@ -185,7 +185,7 @@ def index_run(
         check_norms(vector_norms(queries), lambda i: name(int(query_rows[i])))
 
     def search(some: Tensor, hits: int) -> tuple[Tensor, Tensor]:
-        # a second, deeper search has few queries: its progress is not reported
+        # deeper searches have few queries: their progress is not reported
         return index.search(some, hits, progress=progress if len(some) == len(queries) else silent)
 
     unit: Unit = "passage" if documents is None else "document"
@@ -230,16 +230,18 @@ def search_documents(
     ----------
     search : (vectors [Q, dim], k) -> scores and rows [Q, k] of the best chunks; row -1 where there are fewer.
     documents : [D + 1] where the chunks of each document begin.
-    whole : whether a shorter list is always the beginning of a longer one, so that twice k chunks can be tried
-        first. For an approximate index it need not be.
+    whole : whether a shorter list is always the beginning of a longer one. Then 2k chunks are tried first, and
+        twice as many again for the queries that have too few documents, because long lists take much memory. For
+        an approximate index it need not be.
     """
     k = check_request(len(queries), len(documents) - 1, k)
     owner = np.append(owners(documents), -1).astype(np.int32)  # no chunk, no document
     enough = min((k - 1) * int(spans(documents).max()) + 1, int(documents[-1]))
-    first = min(2 * k, enough) if whole else enough
-    scores, rows, found = first_documents(*_arrays(search(queries, first)), owner, k)
-    if first < enough and len(short := np.flatnonzero(found < k)):
-        again = _arrays(search(queries[torch.from_numpy(short)], enough))
+    depth = min(2 * k, enough) if whole else enough
+    scores, rows, found = first_documents(*_arrays(search(queries, depth)), owner, k)
+    while depth < enough and len(short := np.flatnonzero(found < k)):
+        depth = min(2 * depth, enough)
+        again = _arrays(search(queries[torch.from_numpy(short)], depth))
         scores[short], rows[short], found[short] = first_documents(*again, owner, k)
     return scores, rows, (np.arange(k) < found[:, None]) & (rows >= 0)
 
