@@ -1,7 +1,11 @@
 """Products in half precision propose hits for a search: their bounds hold, and no choice changes a bit."""
 
 import contextlib
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from threading import Event, Timer
 
 import numpy as np
 import pytest
@@ -286,18 +290,77 @@ def test_the_plain_products_are_themselves():
             assert choice("bfloat16", largest=2.0**127) == FLOAT32
 
 
-def test_settings_of_the_process_are_kept():
+def settings():
     cuda, mkldnn = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
     names = (
         *proposals.REDUCTIONS,
         *(f"{name}_split_k" for name in proposals.REDUCTIONS),
         "allow_fp16_accumulation",
     )
-    state = lambda: [getattr(cuda, name) for name in names] + [cuda.fp32_precision, mkldnn.fp32_precision]  # noqa: E731
-    before = state()
+    return [getattr(cuda, name) for name in names] + [cuda.fp32_precision, mkldnn.fp32_precision]
+
+
+def test_settings_of_the_process_are_kept():
+    cuda, mkldnn = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+    before = settings()
     for product, inside in ((FLOAT32, "ieee"), (BFLOAT16, "ieee"), (ALLOWED, "bf16")):
         with contextlib.suppress(KeyError), product.leave():  # also when something fails
             assert (cuda.fp32_precision, mkldnn.fp32_precision) == ("ieee", inside)
             assert not any(getattr(cuda, name) for name in (*proposals.REDUCTIONS, "allow_fp16_accumulation"))
             raise KeyError
-        assert state() == before
+        assert settings() == before
+
+
+@pytest.fixture
+def elsewhere():
+    """The settings of the process, while another thread is in a block that allows bfloat16."""
+    before, inside, done = settings(), Event(), Event()
+
+    def stay():
+        with ALLOWED.leave():
+            inside.set()
+            done.wait(20)
+
+    with ThreadPoolExecutor(1) as pool:
+        work = pool.submit(stay)
+        inside.wait()
+        assert settings() != before
+        yield before, done
+        done.set()
+        work.result()
+    assert settings() == before
+
+
+def test_threads_take_turns_with_the_settings_of_the_process(elsewhere):
+    before, done = elsewhere
+    Timer(0.05, done.set).start()
+    with FLOAT32.leave():
+        assert done.is_set()  # the other thread is out of its block
+        assert torch.backends.mkldnn.matmul.fp32_precision == "ieee"
+        with ALLOWED.leave():
+            assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"
+        assert torch.backends.mkldnn.matmul.fp32_precision == "ieee"
+    assert settings() == before
+
+
+def test_a_forked_process_has_the_settings_from_before_a_block_of_another_thread(elsewhere):
+    before, _ = elsewhere
+    if (child := os.fork()) == 0:
+        signal.alarm(20)  # ends a child that waits
+        try:
+            kept = settings() == before
+            with FLOAT32.leave():
+                pass
+            os._exit(0 if kept and settings() == before else 1)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_fork_in_a_block_stays_in_it():
+    before = settings()
+    with ALLOWED.leave():
+        within = settings()
+        if (child := os.fork()) == 0:
+            os._exit(0 if settings() == within != before else 1)
+    assert os.waitpid(child, 0)[1] == 0

@@ -17,9 +17,11 @@ the passage that is dropped and those that beat it can be off. The error has fou
 from __future__ import annotations
 
 import contextlib
+import os
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -193,25 +195,58 @@ def error_bound(dim: int, unit: float, norms: Tensor, moved: Tensor | float = 0.
     return 2 * (norms * (gamma + 4 * 2.0**-24) + moved) + dim * 2.0**-123
 
 
+# ---------------------------------------------------------------- settings of the process
+
+_turn = threading.RLock()  # held in a block of full_precision: the settings are those of all threads
+_open: tuple[int, dict[str, Any]] | None = None  # the thread in the outermost block, and the settings before it
+
+
 @contextlib.contextmanager
 def full_precision(cpu: str = "ieee") -> Iterator[None]:
     """Matrix products in full float32, sums of half-precision products too, whatever the process has chosen.
 
     ``cpu`` "bf16" gives leave to compute float32 products in bfloat16 there, where the processor has instructions
-    for it; sums are float32 (oneDNN, "Floating-point math mode").
+    for it; sums are float32 (oneDNN, "Floating-point math mode"). One thread at a time is in such a block: another
+    one would change the settings in its middle, or take them for those that the process has chosen.
     """
+    global _open
+    with _turn:
+        before, outer = _settings(), _open
+        try:
+            _open = outer or (threading.get_ident(), before)
+            _choose({"cuda": "ieee", "mkldnn": cpu, "accumulation": False, **dict.fromkeys(REDUCTIONS, False)})
+            yield
+        finally:
+            _choose(before)
+            _open = outer
+
+
+def _settings() -> dict[str, Any]:
+    """The precisions of matrix products, as they are chosen for the process."""
     cuda, mkldnn = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    before = [cuda.fp32_precision, mkldnn.fp32_precision]
-    reductions = {name: (getattr(cuda, name), getattr(cuda, f"{name}_split_k")) for name in REDUCTIONS}
-    accumulation = cuda.allow_fp16_accumulation
-    try:
-        cuda.fp32_precision, mkldnn.fp32_precision = "ieee", cpu
-        cuda.allow_fp16_accumulation = False
-        for name in REDUCTIONS:
-            setattr(cuda, name, False)
-        yield
-    finally:
-        cuda.fp32_precision, mkldnn.fp32_precision = before
-        cuda.allow_fp16_accumulation = accumulation
-        for name, allowed in reductions.items():
-            setattr(cuda, name, allowed)
+    return {
+        "cuda": cuda.fp32_precision,
+        "mkldnn": mkldnn.fp32_precision,
+        "accumulation": cuda.allow_fp16_accumulation,
+        **{name: (getattr(cuda, name), getattr(cuda, f"{name}_split_k")) for name in REDUCTIONS},
+    }
+
+
+def _choose(settings: dict[str, Any]) -> None:
+    cuda, mkldnn = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    cuda.fp32_precision, mkldnn.fp32_precision = settings["cuda"], settings["mkldnn"]
+    cuda.allow_fp16_accumulation = settings["accumulation"]
+    for name in REDUCTIONS:
+        setattr(cuda, name, settings[name])
+
+
+def _in_fork() -> None:
+    """In a forked process no other thread is in its block: the lock is free, and the settings are as before it."""
+    global _turn, _open
+    _turn = threading.RLock()
+    if _open is not None and _open[0] != threading.get_ident():
+        _choose(_open[1])
+        _open = None
+
+
+os.register_at_fork(after_in_child=_in_fork)
