@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import resource
+import shutil
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -104,6 +105,21 @@ def test_nothing_is_seen_before_the_block_ends(tmp_path):
         assert not (tmp_path / "pool").exists()
         assert not is_published(tmp_path / "pool")
     assert is_published(tmp_path / "pool", KIND)
+
+
+def publish_what_is_deleted(path, more):
+    with publish(path, KIND) as draft:
+        draft.json("a.json", 1)
+        shutil.rmtree(draft.path)
+        for name in more:
+            draft.json(name, 2)
+
+
+@pytest.mark.parametrize("more", [[], ["b/c.json"]], ids=["before the manifest", "between two files"])
+def test_what_was_deleted_while_it_was_made_is_not_published(tmp_path, more):
+    with pytest.raises(ResourceError, match="pool: NOT_WRITABLE: somebody deleted what was being written"):
+        publish_what_is_deleted(tmp_path / "pool", more)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_manifest_is_written_last_and_everything_is_flushed_before_the_rename(tmp_path):
@@ -299,8 +315,12 @@ def test_refused_at_any_point_a_first_artefact_is_absent(tmp_path):
 
 
 def test_another_artefact_that_comes_first_stays(tmp_path):
-    with pytest.raises(ArtifactError, match="EXISTS"), publish(tmp_path / "pool", KIND):
-        make(tmp_path / "pool", "theirs")
+    with (
+        ThreadPoolExecutor(1) as another,  # this thread would take its own draft for one of a dead process
+        pytest.raises(ArtifactError, match="EXISTS"),
+        publish(tmp_path / "pool", KIND),
+    ):
+        another.submit(make, tmp_path / "pool", "theirs").result()
     assert text_of(tmp_path / "pool") == "theirs"
     assert temporaries(tmp_path) == []
 

@@ -123,12 +123,14 @@ def test_only_what_dead_processes_of_this_machine_left_at_this_place_is_swept(tm
     kept = [
         f"{TEMPORARY}new-pool-{live}@{host}",  # at work
         f"{TEMPORARY}new-pool-{dead}@elsewhere",  # another machine's process cannot be asked
+        f"{TEMPORARY}new-pool-{dead}@{host}+1",  # nor that of another container under the same name
         f"{TEMPORARY}new-pool-large-{dead}@{host}",  # of the place pool-large
         f"{TEMPORARY}new-pool-notes",
         "pool-2",
     ]
     gone = [
-        f"{TEMPORARY}new-pool-{dead}@{host}",
+        f"{TEMPORARY}new-pool-{dead}@{host}",  # of an earlier version
+        f"{TEMPORARY}new-pool-{dead}@{disk.machine()}",
         f"{TEMPORARY}new-pool-{os.getpid()}@{host}",
         f"{TEMPORARY}gone-other-{dead}@{host}",  # half deleted, whatever it was
     ]
@@ -137,6 +139,22 @@ def test_only_what_dead_processes_of_this_machine_left_at_this_place_is_swept(tm
     (tmp_path / f"{TEMPORARY}new-pool-{dead}@{host}" / "half.npy").write_bytes(b"x")
     write_json(tmp_path / "pool", 1)
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*kept, "pool"])
+
+
+@pytest.mark.skipif(not os.path.exists(disk.NAMESPACE), reason="this system has no namespaces")
+def test_a_container_of_the_same_name_is_another_machine(tmp_path, monkeypatch):
+    left = disk.temporary(tmp_path / "pool", disk.NEW)
+    assert left.name.endswith(f"@{socket.gethostname()}+{os.stat(disk.NAMESPACE).st_ino}")
+    left = left.with_name(left.name.replace(f"-{os.getpid()}@", f"-{dead_pid()}@"))
+    left.mkdir()
+    monkeypatch.setattr(disk, "NAMESPACE", str(tmp_path))
+    write_json(tmp_path / "pool", 1)
+    assert left.is_dir()
+    monkeypatch.setattr(disk, "NAMESPACE", str(tmp_path / "not there"))  # a system without namespaces
+    assert disk.temporary(tmp_path / "pool", disk.NEW).name.endswith(f"@{socket.gethostname()}")
+    monkeypatch.undo()
+    write_json(tmp_path / "pool", 2)
+    assert not left.exists()
 
 
 def test_a_place_whose_name_holds_special_characters_is_swept_too(tmp_path):

@@ -16,7 +16,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from hardneg.errors import ArtifactError, HardnegError, SettingsError
+from hardneg.errors import ArtifactError, HardnegError, ResourceError, SettingsError
 from hardneg.storage import disk
 from hardneg.storage.digests import cache_root, cached_digest, canonical_json, digest_file, digest_json
 from hardneg.storage.disk import TEMPORARY, check_writable, json_bytes, publish_file, remove, write_json
@@ -204,9 +204,16 @@ class Draft:
         self.facts: dict[str, Any] = {}
 
     def __truediv__(self, name: str) -> Path:
+        self.check()
         file = self.path / name
         disk.make_folder(file.parent)
         return file
+
+    def check(self) -> None:
+        """Refuse to go on where somebody deleted the folder: what is written from now on would not be all."""
+        if not self.path.is_dir():
+            what = "somebody deleted what was being written, before it was whole"
+            raise ResourceError("NOT_WRITABLE", what, "run the command again", path=self.place)
 
     def array(self, name: str, values: NDArray[Any]) -> None:
         """Write an array as ``name`` (``.npy``, no pickle)."""
@@ -278,6 +285,7 @@ class SettingsClash(ArtifactError):
 
 def seal(draft: Draft, kind: str, settings: Mapping[str, Any], inputs: Mapping[str, str]) -> None:
     """Flush every file of the draft and write its manifest last."""
+    draft.check()
     files = {}
     for file in sorted(p for p in draft.path.rglob("*") if p.is_file()):
         disk.sync(file)

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 TEMPORARY = ".tmp-"
 BUFFER = 1 << 20
 LONGEST_NAME = 255  # bytes
+NAMESPACE = "/proc/self/ns/pid"  # in it, each process has its own number
 NEW, OLD, GONE = "new", "old", "gone"  # roles of temporaries: a draft, what stepped aside for it, what is deleted
 
 watch: Callable[[str, Path, Any], None] | None = None  # set by a test; called with every change before it happens
@@ -301,13 +302,28 @@ def temporary(path: Path, role: str) -> Path:
     """
     process, thread = os.getpid(), threading.get_native_id()
     owner = f"{process}" if thread == process else f"{process}.{thread}"
-    return path.parent / f"{TEMPORARY}{role}-{path.name}-{owner}@{socket.gethostname()}"
+    return path.parent / f"{TEMPORARY}{role}-{path.name}-{owner}@{machine()}"
+
+
+def machine() -> str:
+    """The name of this machine, with the namespace of this process where the system tells it.
+
+    A number names a process only within its namespace. Two containers may have one host's name, and each its own
+    processes.
+    """
+    try:
+        return f"{socket.gethostname()}+{os.stat(NAMESPACE).st_ino}"
+    except OSError:
+        return socket.gethostname()
 
 
 def stale(folder: Path) -> Iterator[tuple[Path, str, Path]]:
-    """Yield the temporaries that dead processes of this machine left in a folder: path, role, intended place."""
-    host = re.escape(socket.gethostname())
-    ours = re.compile(rf"{re.escape(TEMPORARY)}({NEW}|{OLD}|{GONE})-(.+)-(\d+)(?:\.(\d+))?@{host}", re.DOTALL)
+    """Yield the temporaries that dead processes of this machine left in a folder: path, role, intended place.
+
+    Names of earlier versions have no namespace.
+    """
+    here = "|".join(map(re.escape, (machine(), socket.gethostname())))
+    ours = re.compile(rf"{re.escape(TEMPORARY)}({NEW}|{OLD}|{GONE})-(.+)-(\d+)(?:\.(\d+))?@(?:{here})", re.DOTALL)
     for leftover in sorted(folder.iterdir()):
         match = ours.fullmatch(leftover.name)
         if match and not owner_alive(int(match[3]), int(match[4] or match[3])):
