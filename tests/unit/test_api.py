@@ -16,8 +16,10 @@ from hardneg.api import train
 from hardneg.api.inputs import check_file, check_folder, check_free, check_new, one_of
 from hardneg.api.prepare import check_experiment, prepare
 from hardneg.api.recipes import RECIPES
+from hardneg.api.start import open_start
 from hardneg.diagnostics.curves import draw_learning_curve
 from hardneg.errors import ArtifactError, BusyError, Faults, InputError, SettingsError
+from hardneg.experiment.folder import record_of, write_settings
 from hardneg.negatives.pool import load_pool
 from hardneg.recipes.ance_tele import AnceTele
 from hardneg.storage.artifacts import lease
@@ -200,6 +202,39 @@ def test_what_a_recipe_or_a_role_cannot_take_is_refused(world, tmp_path):
     with pytest.raises(SettingsError, match="one role cannot serve 2 seeds"):
         hn.train_ance(collection, model, tmp_path / "exp", seeds=2, role="trainer", device="cpu")
     assert not (tmp_path / "exp/results.json").exists()
+
+
+def judged(file, label):
+    file.write_text(f"query-id\tpassage-id\tlabel\ntrain-00\tp003\t{label}\n")
+    return file
+
+
+def test_a_role_keeps_judgements_only_in_an_experiment_that_has_them(world, tmp_path):
+    out, options = tmp_path / "exp", {"mode": "async", "device": "cpu"}
+    task = prepare(RECIPES["ance"], *world, out, **options)
+    begun = record_of("ance", task.settings, open_start(task, compare_texts=False).inputs, task.data, task.source)
+    write_settings(out, begun)
+    given = judged(tmp_path / "judgements.tsv", "relevant")
+    with pytest.raises(ArtifactError, match=r"INPUT_CHANGED: .*: judgements: none -> '"):
+        hn.train_ance(*world, out, role="trainer", judgements=given, **options)
+    assert [path.name for path in out.iterdir()] == ["settings.json"]
+    judged(out / "judgements.tsv", "relevant")  # as somebody puts it there
+    with pytest.raises(ArtifactError, match=r"exp/judgements.tsv: INPUT_CHANGED: these are not the judgements"):
+        hn.train_ance(*world, out, role="trainer", **options)
+
+
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("recipe", ["star", "ance"])
+def test_a_new_experiment_is_not_trained_with_other_judgements_than_its_folder_has(world, tmp_path, recipe, given):
+    (out := tmp_path / "exp").mkdir()
+    kept = judged(out / "judgements.tsv", "positive").read_text()
+    options = {"role": "trainer", "mode": "async"} if recipe == "ance" else {}
+    if given:
+        options["judgements"] = judged(tmp_path / "judgements.tsv", "relevant")
+    with pytest.raises(ArtifactError, match=r"exp/judgements.tsv: INPUT_CHANGED: these are not the judgements"):
+        hn.train(recipe, *world, out, device="cpu", **options)
+    assert not (out / "settings.json").exists()
+    assert (out / "judgements.tsv").read_text() == kept
 
 
 def test_seeds_are_pooled_also_without_dev(world, tmp_path):

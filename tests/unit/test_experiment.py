@@ -16,7 +16,8 @@ from hardneg import __version__
 from hardneg.config import Settings, differences, operational
 from hardneg.data.training_data import ChosenSplits
 from hardneg.errors import ArtifactError, BusyError, InputError, ResourceError
-from hardneg.experiment.folder import as_before, complete, inputs_told, join_experiment, log_file, open_experiment
+from hardneg.experiment.folder import as_before, complete, inputs_told, join_experiment, open_experiment
+from hardneg.process.progress import log_file
 from hardneg.storage import disk
 from hardneg.storage.artifacts import digest_json, publish, read_json, remove, write_json
 

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from hardneg.experiment.folder import log_file
+from hardneg.process.progress import log_file
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has a device that is always full")

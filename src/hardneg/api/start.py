@@ -14,7 +14,7 @@ from hardneg.api.overrides import overridden
 from hardneg.api.prepare import Task
 from hardneg.data.collection import Collection
 from hardneg.experiment.course import Course
-from hardneg.experiment.folder import Experiment, keep_judgements
+from hardneg.experiment.folder import Experiment, check_begun, keep_judgements, record_of
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.code import allowed_code
 from hardneg.models.encoder_settings import EncoderSettings
@@ -173,7 +173,13 @@ def be_role(task: Task, role: str) -> None:
     """Run one role of an experiment until nothing is left to do, while other processes run the other roles."""
     warn_if_emulated(task.settings.precision, task.source.device_here)
     inputs = with_ranker(open_start(task, compare_texts=True), task).inputs
-    by_leader(keep_judgements, task.place, task.data)
+    record = record_of(task.recipe.name, task.settings, inputs, task.data, task.source)
+
+    def keep() -> None:  # nothing of this command is kept in another experiment
+        check_begun(task.place, record, task.settings, task.data)
+        keep_judgements(task.place, task.data)
+
+    by_leader(keep)
     take_role(task.recipe, *role_jobs(task, inputs, [role]))
 
 

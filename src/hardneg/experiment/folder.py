@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import logging
 import re
 import shlex
 import time
@@ -32,7 +31,7 @@ from hardneg.models.source import ModelSource
 from hardneg.process.agreement import check_told_alike
 from hardneg.process.distributed import is_leader
 from hardneg.process.memory import PeakWatch, hand_back, peak_memory
-from hardneg.process.progress import say
+from hardneg.process.progress import log_file, say
 from hardneg.shown import as_set
 from hardneg.storage.artifacts import (
     digest_json,
@@ -196,12 +195,10 @@ def open_experiment(
     with lease(path), log_file(layout.log):
         sweep_below(path)
         record = record_of(recipe, settings, inputs, data, source)
-        layout.check_settings()
-        if layout.settings.is_file():
-            if check_same(completed(read_settings(path), settings), record, grows, path):
-                experiment.reopen()
-            elif layout.results.is_file() and not is_sealed(path):  # it died between results and seal
-                seal(path)
+        if check_begun(path, record, settings, data, grows):
+            experiment.reopen()
+        elif layout.results.is_file() and not is_sealed(path):  # it died between results and seal
+            seal(path)
         write_settings(path, record)
         keep_judgements(path, data)
         with noting_fault(layout):
@@ -233,14 +230,29 @@ def join_experiment(
         yield Experiment(path, cache or layout.cache, source)
         return
     with log_file(layout.log):
-        layout.check_settings()
-        if layout.settings.is_file():
-            check_same(completed(read_settings(path), settings), record, (), path)
-        else:
+        check_begun(path, record, settings, data)
+        if not layout.settings.is_file():
             write_settings(path, record)
         keep_judgements(path, data)
         with noting_fault(layout):
             yield Experiment(path, cache or layout.cache, source)
+
+
+def check_begun(
+    path: Path,
+    record: Mapping[str, Any],
+    settings: Settings,
+    data: TrainingData | None = None,
+    grows: Sequence[str] = (),
+) -> bool:
+    """Whether the experiment is extended; raises if another one is here, or judgements that a new one lacks."""
+    layout = Layout(path)
+    layout.check_settings()
+    if layout.settings.is_file():
+        return check_same(completed(read_settings(path), settings), record, grows, path)
+    if data is not None:
+        check_judgements(path, data.collection, record["inputs"].get("judgements"))
+    return False
 
 
 @contextlib.contextmanager
@@ -407,6 +419,16 @@ def kept_judgements(path: Path, collection: Collection) -> Judgements | None:
     return read_judgements(place).known(collection.query_ids, collection.passage_ids)
 
 
+def check_judgements(path: Path, collection: Collection, digest: str | None) -> Judgements | None:
+    """The judgements that the experiment keeps; raises if it is trained with others (``digest``; None: none)."""
+    kept = kept_judgements(path, collection)
+    if kept is not None and kept.digest != digest:
+        what = "these are not the judgements that the experiment is trained with"
+        fix = "restore this file, or remove it if it was added, or give a new folder"
+        raise ArtifactError("INPUT_CHANGED", what, fix, path=Layout(path).judgements)
+    return kept
+
+
 def splits_of(record: Mapping[str, Any], path: Path) -> ChosenSplits:
     """The splits that an experiment's settings name; raises :class:`ArtifactError` where they name none."""
     check_format(record, path)
@@ -451,34 +473,3 @@ def read_settings(path: Path) -> dict[str, Any]:
         what = "the settings are not as they were written"
         raise ArtifactError("CORRUPT", what, RESTORE, path=file)
     return raw
-
-
-class LogFile(logging.FileHandler):
-    """A log file that never stops training: records that cannot be written are dropped."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write a record of the log to the file."""
-        with contextlib.suppress(OSError):
-            super().emit(record)
-
-    def close(self) -> None:
-        """Close the file; buffered records are dropped if the disk is full."""
-        with contextlib.suppress(OSError):
-            super().close()
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """Ignore a record that could not be written."""
-
-
-@contextlib.contextmanager
-def log_file(path: Path) -> Iterator[None]:
-    """While the block runs, write all that the library logs to a file of the experiment."""
-    handler = LogFile(path, encoding="utf-8", delay=True)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    library = logging.getLogger("hardneg")
-    library.addHandler(handler)
-    try:
-        yield
-    finally:
-        library.removeHandler(handler)
-        handler.close()

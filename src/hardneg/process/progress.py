@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from html import escape
+from pathlib import Path
 from typing import Any, TypeVar
 
 from hardneg.callers import in_callers_words
@@ -140,6 +141,37 @@ def say(message: str) -> None:
     """Write one line to the terminal and to the log of an experiment, as :func:`note` does."""
     note(message)
     log.info(in_callers_words(message))
+
+
+class LogFile(logging.FileHandler):
+    """A log file that never stops training: records that cannot be written are dropped."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record of the log to the file."""
+        with contextlib.suppress(OSError):
+            super().emit(record)
+
+    def close(self) -> None:
+        """Close the file; buffered records are dropped if the disk is full."""
+        with contextlib.suppress(OSError):
+            super().close()
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Ignore a record that could not be written."""
+
+
+@contextlib.contextmanager
+def log_file(path: Path) -> Iterator[None]:
+    """While the block runs, write all that the library logs to a file of the experiment."""
+    handler = LogFile(path, encoding="utf-8", delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    library = logging.getLogger("hardneg")
+    library.addHandler(handler)
+    try:
+        yield
+    finally:
+        library.removeHandler(handler)
+        handler.close()
 
 
 def silent(done: int, total: int) -> None:

@@ -8,10 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hardneg.config import differences
 from hardneg.data.importing import open_data
 from hardneg.data.training_data import DevDraw, Splits, amended
 from hardneg.errors import SettingsError
-from hardneg.experiment.folder import Experiment, join_experiment, kept_judgements
+from hardneg.experiment.folder import Experiment, check_judgements, join_experiment, other_inputs
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.tensorboard import tensorboard_writer
@@ -47,8 +48,9 @@ def take_role(recipe: Recipe, job: Job) -> None:
     out, settings = Path(job.out), recipe.settings.model_validate(dict(job.settings), strict=False)
     collection = open_data(job.data, cache=None if job.cache is None else Path(job.cache))
     data = settings.data_of(collection, Splits(**job.splits), draw=DevDraw(**job.draw))
-    data = amended(data, kept_judgements(out, collection))
-    assert data.digest == job.inputs["splits"]
+    data = amended(data, check_judgements(out, collection, job.inputs.get("judgements")))
+    if changed := differences({"splits": job.inputs["splits"]}, {"splits": data.digest}):
+        raise other_inputs(changed, out)
     source = source_of(job)
     with (
         lease(Layout(out).role(job.role)) if is_leader() else contextlib.nullcontext(),
