@@ -31,6 +31,8 @@ from hardneg.search.encoding import Encoding, encode_side
 from hardneg.search.rerank import RerankedRetriever
 from hardneg.search.retrieve import StoredIndex
 from hardneg.search.retriever import CachedRetriever, Retriever
+from hardneg.search.runs import save_run
+from hardneg.storage.artifacts import remove
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 ROWS = np.array([3, 90, 41, 7], np.int32)
@@ -331,6 +333,38 @@ def test_a_held_retriever_and_a_limited_one_made_of_it_do_not_disturb_each_other
     assert whole._searched() is opened, "closing the one closes nothing of the other"
     assert not whole.encoder.training
     whole.close()
+
+
+REPLACED = {
+    "by that of other queries": lambda theirs, path, run, made: theirs.search(path.name, ROWS[:1], 3),
+    "by a shallower one": lambda theirs, path, run, made: save_run(
+        run.cut(3), path, **made | {"settings": {"k": 3}}
+    ),
+    "and is not there": lambda theirs, path, run, made: remove(path),
+}
+
+
+@pytest.mark.parametrize("how", REPLACED)
+def test_a_run_that_another_command_replaced_before_it_was_loaded_is_searched_again(
+    world, tmp_path, monkeypatch, how
+):
+    _, collection, model = world
+    encoder = load_encoder(model, device="cpu")
+    ours, theirs = (
+        CachedRetriever(encoder, collection, tmp_path / "runs", tmp_path / "cache", encoding=Encoding(512))
+        for _ in range(2)
+    )
+    saved = []
+
+    def save(run, path, **made):
+        save_run(run, path, **made)
+        saved.append(path)
+        if len(saved) == 1:
+            REPLACED[how](theirs, path, run, made)
+
+    monkeypatch.setattr(retriever, "save_run", save)
+    same(ours.search("query", ROWS, 10), theirs.search_queries(ROWS, 10))
+    assert len(saved) >= 2
 
 
 def test_runs_of_a_limited_retriever_and_of_the_whole_are_not_taken_for_each_other(world, tmp_path):

@@ -27,7 +27,7 @@ from hardneg.search.encoding import Encoding, encode_side
 from hardneg.search.locked import Guarded, one_at_a_time, opened_once
 from hardneg.search.parts import SharedIndex
 from hardneg.search.retrieve import Index, StoredIndex, dot_products, index_run
-from hardneg.search.runs import KIND, check_rows, check_texts, load_run, save_run
+from hardneg.search.runs import KIND, check_rows, check_texts, is_of, loaded, save_run
 from hardneg.search.vectors import as_tensor
 from hardneg.storage.artifacts import digest_json, is_current, is_published, place_in, read_manifest
 from hardneg.storage.lease import LEASES, sharing
@@ -488,4 +488,9 @@ class CachedRetriever(Retriever):
                 save_run(run, path, inputs=inputs, settings={"k": k})
 
             by_leader(search)
-        return load_run(path).cut(k)
+        run = loaded(path)
+        if not by_leader(is_of, path, inputs, k):  # another command has put its own run there meanwhile
+            return self._run(name, query_rows, k, anchors, as_trained=as_trained)
+        if isinstance(run, Exception):
+            raise run
+        return run.cut(k)

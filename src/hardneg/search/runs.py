@@ -15,7 +15,7 @@ from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.records import Int32, Run
-from hardneg.storage.artifacts import load_array, open_artifact, publish
+from hardneg.storage.artifacts import is_published, load_array, open_artifact, publish, read_manifest
 
 KIND = "run"
 
@@ -81,6 +81,14 @@ def save_run(run: Run, path: Path, *, inputs: Mapping[str, str], settings: Mappi
         draft.facts.update(unit=run.unit, collection=run.collection, queries=len(run), hits=len(run.scores))
 
 
+def is_of(path: Path, inputs: Mapping[str, str], k: int) -> bool:
+    """Whether the run at ``path`` was made from these inputs, ``k`` deep or deeper; only its manifest is read."""
+    if not is_published(path, KIND):
+        return False
+    made = read_manifest(path)
+    return dict(made.inputs) == dict(inputs) and bool(made.settings["k"] >= k)
+
+
 @checked
 def load_run(path: str | Path) -> Run:
     """Open a run that training keeps in a folder, such as ``episodes/2/runs/query``; its arrays are memory-mapped.
@@ -99,3 +107,11 @@ def load_run(path: str | Path) -> Run:
     if not whole or (lengths < 0).any():
         raise ArtifactError("BAD_RUN", "the arrays of the run do not fit together", "make it again", path=path)
     return run
+
+
+def loaded(path: Path) -> Run | Exception:
+    """The run at ``path``, or the fault that it has, while another process may be replacing it."""
+    try:
+        return load_run(path)
+    except (ArtifactError, FileNotFoundError) as fault:
+        return fault
