@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import shutil
 import subprocess
 import sys
 import typing
@@ -278,6 +279,20 @@ def test_an_experiment_takes_no_folder_of_another_kind(world, trained, tmp_path)
     check_experiment(tmp_path / "begun", range(1))
     check_experiment(tmp_path / "new", range(1))
     assert not (tmp_path / "new").exists()
+
+
+def test_nothing_new_lies_in_an_artefact_which_may_be_replaced_as_a_whole(world, tmp_path):
+    inside = world[0].path / "exp"
+    line = r"EXISTS: this place lies in a collection, .*; give a path outside of it"
+    with pytest.raises(SettingsError, match=line):
+        hn.train_star(*world, inside, device="cpu")
+    with pytest.raises(SettingsError, match=line):
+        hn.encode(*world, inside, device="cpu")
+    assert not inside.exists()
+    inside = shutil.copytree(world[0].path, tmp_path / "collection") / "exp"
+    inside.mkdir()
+    write_settings(inside, {})  # one that was begun by an earlier version goes on
+    check_experiment(inside, range(1))
 
 
 def test_a_plan_checks_and_writes_nothing(world, tmp_path):

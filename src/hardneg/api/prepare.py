@@ -53,7 +53,7 @@ from hardneg.recipes.settings import Recipe, TrainingSettings
 from hardneg.records import spans
 from hardneg.search.ann import open_index
 from hardneg.search.retrieve import Index
-from hardneg.storage.artifacts import SettingsClash, read_manifest
+from hardneg.storage.artifacts import SettingsClash, check_outside, read_manifest
 
 log = logging.getLogger(__name__)
 
@@ -476,7 +476,8 @@ def check_ranker(recipe: Recipe, ranker: Place | None) -> None:
 def check_experiment(out: Path, seeds: range) -> None:
     """Refuse a place that cannot be written to, or that holds anything but an experiment of these seeds.
 
-    Of several seeds, some may be there already. One that is not asked for would be missing in the results.
+    A new one must lie outside of artefacts, which may be replaced as a whole. Of several seeds, some may be there
+    already. One that is not asked for would be missing in the results.
     """
     check_folder(out)
     layout = Layout(out)
@@ -491,6 +492,8 @@ def check_experiment(out: Path, seeds: range) -> None:
     if left := sorted(number for number in numbers if number not in seeds):
         what = f"this holds the experiments of other seeds, too: {', '.join(map(str, left))}"
         raise ArtifactError("SEVERAL_SEEDS", what, f"{fix} and the first of them (--seed)", path=out)
+    if not one and not several:
+        check_outside(out)
     others = [] if one or several or not out.is_dir() else [path for path in out.iterdir() if path.name[0] != "."]
     layout.check_settings()
     if any(path.name not in BEFORE_SETTINGS for path in others):

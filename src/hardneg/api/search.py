@@ -44,7 +44,7 @@ from hardneg.search.bm25 import search as search_bm25
 from hardneg.search.embedding_store import SHARD
 from hardneg.search.locked import Guarded, opened_once
 from hardneg.search.runs import OpenRetriever, check_request
-from hardneg.storage.artifacts import SettingsClash, is_published
+from hardneg.storage.artifacts import SettingsClash, check_outside, is_published
 
 AWAY = re.compile(r"\..*|lost\+found")  # names that may stand beside embeddings
 
@@ -112,11 +112,15 @@ def encode(
 def check_parts(place: Path) -> None:
     """Refuse a folder of other things, such as an experiment: what joins the parts would become its manifest.
 
-    Hidden files and ``lost+found`` may be there, as at the root of a disk.
+    Hidden files and ``lost+found`` may be there, as at the root of a disk. New embeddings must lie outside of
+    artefacts, which may be replaced as a whole.
     """
     there = [entry.name for entry in place.iterdir()] if place.is_dir() and not is_published(place) else []
-    if not any(name.startswith(SHARD) for name in there) and not all(AWAY.fullmatch(name) for name in there):
+    if any(name.startswith(SHARD) for name in there) or is_published(place):
+        return
+    if not all(AWAY.fullmatch(name) for name in there):
         raise SettingsClash(place)
+    check_outside(place)
 
 
 @checked
