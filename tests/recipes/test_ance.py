@@ -269,7 +269,21 @@ def test_more_refreshes_extend_a_run_with_a_horizon(run_states, tmp_path):
     assert extended.results["states"] == longer.results["states"]
     assert files_of(tmp_path) == files_of(longer.path)
     assert Ance(**fixed).may_grow == ("refreshes",)
-    assert Ance(**SMALL).may_grow == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"horizon": 40, "measure_every": 0.34}, "measure_every = 0.34 is a share of all steps"),
+        ({"horizon": 40, "keep": "best"}, "keep = best"),
+        ({}, "without horizon, the learning rate falls to 0"),
+    ],
+)
+def test_more_refreshes_are_refused_where_other_things_depend_on_them(changes, why):
+    settings = Ance(**SMALL | changes)
+    assert settings.may_grow == ()
+    assert why in settings.may_not_grow["refreshes"]
+    assert Ance(**SMALL | {"schedule": "cyclical", "measure_every": 2}).may_grow == ("refreshes",)
 
 
 # ---------------------------------------------------------------- the protocol, without processes

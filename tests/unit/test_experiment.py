@@ -181,6 +181,17 @@ def test_changed_result_settings_are_refused_with_the_keys_that_differ(tmp_path)
     )
 
 
+def test_the_refusal_says_why_a_setting_may_not_grow(tmp_path):
+    start(tmp_path / "exp").finish({})
+    fixed = {"episodes": "it is a share"}
+    _, line = refused(tmp_path / "exp", Demo(episodes=4), grows=(), fixed=fixed)
+    assert (
+        "episodes: 3 -> 4; episodes may not grow: it is a share; use the old settings (--set episodes=3)" in line
+    )
+    _, line = refused(tmp_path / "exp", Demo(episodes=2), grows=(), fixed=fixed)
+    assert "may not grow" not in line
+
+
 @pytest.mark.parametrize(
     "value",
     ["query: ", "5", "true", "2024-01-01", '"q"', "it's", "a = b", "", None, True, 0.5, ["a", "b"], []],

@@ -119,6 +119,7 @@ def train_once(task: Task, start: Start) -> dict[str, Any]:
         source=source,
         cache=task.cache,
         grows=settings.may_grow,
+        fixed=settings.may_not_grow,
     ) as experiment:
         remember_collection(out, data.collection)
         by_leader(experiment.reopen_without_models)

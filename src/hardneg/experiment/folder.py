@@ -170,6 +170,7 @@ def open_experiment(
     source: ModelSource | None = None,
     cache: Path | None = None,
     grows: Sequence[str] = (),
+    fixed: Mapping[str, str] | None = None,
 ) -> Iterator[Experiment]:
     """Lock the folder, check that it is this experiment, and yield it; in a group, rank 0 does so for all.
 
@@ -180,6 +181,7 @@ def open_experiment(
         so that figures can be made again.
     cache : the folder of token stores and other caches; default ``path/cache``.
     grows : integer settings that may grow on a finished experiment (``episodes``).
+    fixed : integer settings that may not -> why, for the fault.
 
     Raises
     ------
@@ -195,7 +197,7 @@ def open_experiment(
     with lease(path), log_file(layout.log):
         sweep_below(path)
         record = record_of(recipe, settings, inputs, data, source)
-        if check_begun(path, record, settings, data, grows):
+        if check_begun(path, record, settings, data, grows, fixed):
             experiment.reopen()
         elif layout.results.is_file() and not is_sealed(path):  # it died between results and seal
             seal(path)
@@ -244,12 +246,13 @@ def check_begun(
     settings: Settings,
     data: TrainingData | None = None,
     grows: Sequence[str] = (),
+    fixed: Mapping[str, str] | None = None,
 ) -> bool:
     """Whether the experiment is extended; raises if another one is here, or judgements that a new one lacks."""
     layout = Layout(path)
     layout.check_settings()
     if layout.settings.is_file():
-        return check_same(completed(read_settings(path), settings), record, grows, path)
+        return check_same(completed(read_settings(path), settings), record, grows, path, fixed)
     if data is not None:
         check_judgements(path, data.collection, record["inputs"].get("judgements"))
     return False
@@ -313,7 +316,13 @@ def completed(record: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     }
 
 
-def check_same(old: Mapping[str, Any], new: Mapping[str, Any], grows: Sequence[str], path: Path) -> bool:
+def check_same(
+    old: Mapping[str, Any],
+    new: Mapping[str, Any],
+    grows: Sequence[str],
+    path: Path,
+    fixed: Mapping[str, str] | None = None,
+) -> bool:
     """Whether the experiment is extended; raises if it is another one, or has files of another format.
 
     Settings are compared before inputs, because a changed setting may be why a digest differs, and says more.
@@ -338,6 +347,8 @@ def check_same(old: Mapping[str, Any], new: Mapping[str, Any], grows: Sequence[s
         more = f"; and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
         what = "this experiment was started with other settings: " + "; ".join(changed[:SHOWN]) + more
         differing = sorted(name for name in names if before.get(name) != now.get(name))
+        growing = {name: why for name, why in (fixed or {}).items() if before.get(name, 0) < now.get(name, 0)}
+        what += "".join(f"; {name} may not grow: {why}" for name, why in growing.items())
         fix = f"use the old settings{as_before(old, new, differing)}, or give a new folder"
         if differing and not any(name in old["settings"] for name in differing):
             fix = "go on with the hardneg that began it, which had no such settings, or give a new folder"

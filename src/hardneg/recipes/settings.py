@@ -378,6 +378,11 @@ class TrainingSettings(Settings):
         return ()
 
     @property
+    def may_not_grow(self) -> Mapping[str, str]:
+        """Settings that may grow beside other values of other settings -> why they may not grow beside these."""
+        return {}
+
+    @property
     def first_episode(self) -> int:
         """Number of the first episode."""
         return 1

@@ -57,6 +57,7 @@ from hardneg.recipes.roles.peers import (
 )
 from hardneg.recipes.settings import Episode, Recipe
 from hardneg.recipes.training_run import TrainingRun
+from hardneg.shown import as_set
 from hardneg.training.batches import VisitBatches
 from hardneg.training.objectives import LossName, group_loss
 from hardneg.training.optim import Schedule, cyclical
@@ -100,9 +101,20 @@ class Ance(GroupSettings):
 
     @property
     def may_grow(self) -> tuple[str, ...]:
-        """More refreshes extend an experiment whose schedule does not depend on how many there are."""
-        grows = (self.horizon or self.schedule == "cyclical") and self.keep == "last"
-        return ("refreshes",) if grows else ()
+        """More refreshes extend an experiment of which nothing else depends on how many there are."""
+        return () if self.may_not_grow else ("refreshes",)
+
+    @property
+    def may_not_grow(self) -> Mapping[str, str]:
+        """Why ``refreshes`` may not grow, if something else depends on how many there are."""
+        why = ""
+        if isinstance(self.measure_every, float):
+            why = f"measure_every = {as_set(self.measure_every)} is a share of all steps"
+        elif self.keep == "best":
+            why = "with keep = best, training cannot go on from the state that it chose"
+        elif not self.horizon and self.schedule == "single":
+            why = "without horizon, the learning rate falls to 0 at the last step"
+        return {"refreshes": why} if why else {}
 
     @property
     def steps(self) -> int:
