@@ -13,7 +13,7 @@ from hardneg.models.loading import load_encoder
 from hardneg.models.rankers import save_ranker
 from hardneg.models.source import ModelSource
 from hardneg.negatives.pool import empty_pool
-from hardneg.recipes import estimate, stages, star, warmup
+from hardneg.recipes import ance_tele, cost_model, estimate, stages, star, warmup
 from hardneg.recipes import microbenchmarks as timing
 from hardneg.recipes.adore import recipe as adore
 from hardneg.recipes.ance import recipe as ance
@@ -163,6 +163,27 @@ def test_states_that_are_not_examined_are_searched_for_dev_and_test_and_for_what
     seconds, _ = time_stages(work, encoder, sample)
     assert seconds["encode"] == pytest.approx(sample.tokens(queries, corpora * N))
     assert seconds["search"] == N * searched
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changes", "more"),
+    [
+        (warmup.RECIPE, {"steps": [4]}, 1),  # it mines nothing, and dev is judged among some passages
+        (warmup.RECIPE, {"steps": [4], "dev_passages": None}, 0),  # the first state embeds all
+        (ance_tele.RECIPE, {"first": "in_batch", "episodes": 2}, 1),  # the second model is the first that mines
+        (ance.RECIPE, {"refreshes": 1}, 0),
+        (star.RECIPE, {"mine_passages": 2, "steps": 2}, 1.2 - (20 * 10 / 3 / N + 0.4)),  # it mines among all
+    ],
+)
+def test_a_guide_that_no_state_embeds_whole_is_one_corpus_more(world, monkeypatch, recipe, changes, more):
+    monkeypatch.setattr(cost_model, "dev_share", lambda settings, data: 0.2 if settings.dev_passages else 1.0)
+    judged = choose_splits(world[0].collection, dev="dev", test="none")
+    values = COMMON | {"examine": "judged", "dev_passages": 1, "dev_queries": None} | changes
+    plain, masked = (
+        recipe.plan(recipe.settings(**values, guide_mask=mask), judged, world[1]["tied"]).encoded[1]
+        for mask in (False, True)
+    )
+    assert masked - plain == pytest.approx(more)
 
 
 def test_adore_says_what_a_query_is_trained_on(world):

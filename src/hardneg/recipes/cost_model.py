@@ -158,11 +158,13 @@ def work_of(
     passed += len(trials) * len(settings.rates)
     if judged:
         among = dev_share(settings, data)
-        if data.test is not None or among == 1.0:
+        if data.test is not None or among == 1.0 or settings.keeps_start:
             part = ALL_OF_THEM
         share = judged_queries(data) / max(data.collection.n_queries, 1)
         passages = corpora(data, states=states, passed=passed, mined=mined, among=among, part=part)
-        encoded = (mined * part.queries + states * share, passages)
+        # The model that training starts from mines first, unless the first episode, or all, mine nothing.
+        guide = settings.keeps_start and data.test is None and among < 1.0 and mined < len(episodes)
+        encoded = (mined * part.queries + states * share + guide, passages + guide)
     return CostModel(
         data,
         episodes,

@@ -138,14 +138,8 @@ class FrozenModels:
 
     def open_together(self) -> None:
         """Encode with the starting model on all processes together, if needed, before one process mines alone."""
-        if self.keeps_start:
+        if self.settings.keeps_start:
             _ = self.start.queries, self.start.training_queries, self.start.passages
-
-    @property
-    def keeps_start(self) -> bool:
-        """Whether embeddings of the model that training starts from are needed throughout training."""
-        masks = self.groups is not None and self.groups.guide_mask
-        return masks or self.settings.filter_by == "start"
 
 
 def frozen_models(

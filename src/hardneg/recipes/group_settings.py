@@ -67,6 +67,11 @@ class MiningSettings(TrainingSettings):
         return {name: value for name, value in known.items() if value is not None}
 
     @property
+    def keeps_start(self) -> bool:
+        """Whether vectors of all texts by the model that training starts from are needed throughout training."""
+        return self.filter_by == "start"
+
+    @property
     def filters(self) -> Filters:
         """Which candidates may become negatives."""
         return Filters(
@@ -106,6 +111,11 @@ class GroupSettings(MiningSettings):
         if self.distill is None:
             why = "with distill = none, where nothing is distilled"
             self.check_idle(why, "distill_weight", "distill_scale", "teacher_temperature")
+
+    @property
+    def keeps_start(self) -> bool:
+        """Whether vectors of all texts by the model that training starts from are needed throughout training."""
+        return self.guide_mask or super().keeps_start
 
     def with_frozen(self, filter_by: bool, teacher: bool) -> MiningSettings:
         """The settings of an experiment, given which frozen models it has; raises for a teacher without a loss."""

@@ -34,10 +34,8 @@ def embeds_all(training: TrainingRun) -> bool:
     They are embedded for a test split, for dev among all passages, for diagnostics of the training queries, and if
     the model that training starts from also filters or masks.
     """
-    settings, data, frozen = training.settings, training.data, training.frozen
-    if settings.examine == "all" or data.dev is None or data.test is not None:
-        return True
-    if frozen is not None and frozen.keeps_start:
+    settings, data = training.settings, training.data
+    if settings.examine == "all" or data.dev is None or data.test is not None or settings.keeps_start:
         return True
     return by_leader(lambda: not judge_of(settings, data, training.experiment.cache).judged_among)
 

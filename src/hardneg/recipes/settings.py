@@ -388,6 +388,11 @@ class TrainingSettings(Settings):
         return 1
 
     @property
+    def keeps_start(self) -> bool:
+        """Whether vectors of all texts by the model that training starts from are needed throughout training."""
+        return False
+
+    @property
     def encoder_overrides(self) -> dict[str, Any]:
         """The encoder settings that replace the model's own."""
         names = [field.name for field in dataclasses.fields(EncoderSettings)]

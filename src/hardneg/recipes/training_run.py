@@ -107,7 +107,7 @@ class TrainingRun(Generic[S]):
         ----------
         facts : other parameters of :class:`~hardneg.experiment.snapshot.Snapshot`.
         """
-        experiment, keeps_start = self.experiment, self.frozen is not None and self.frozen.keeps_start
+        experiment, keeps_start = self.experiment, self.settings.keeps_start
         return Snapshot(
             encoder,
             self.data.collection,
