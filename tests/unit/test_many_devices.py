@@ -4,13 +4,16 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 from test_estimate import work_of
 
 from hardneg.data.training_data import choose_splits
 from hardneg.errors import SettingsError
 from hardneg.models.loading import load_encoder
+from hardneg.recipes import estimate
 from hardneg.recipes import microbenchmarks as timing
-from hardneg.recipes.estimate import describe_work, take_sample, time_stages, tokens_of_step
+from hardneg.recipes.cost_model import Beside
+from hardneg.recipes.estimate import add_beside, describe_work, take_sample, time_stages, tokens_of_step
 from hardneg.recipes.many_devices import BETWEEN, WITHIN, Devices, overlap, parse_devices
 from hardneg.recipes.microbenchmarks import spread
 from hardneg.recipes.settings import Episode
@@ -138,8 +141,19 @@ def test_a_text_is_the_least_that_a_device_has_of_a_step(counted):
 
 
 def test_an_index_of_faiss_is_searched_by_one(counted):
-    found = [stages(counted, devices, index=1000)["search"] for devices in (Devices(), Devices(1, 4))]
+    found = [stages(counted, devices, faiss=True)["search"] for devices in (Devices(), Devices(1, 4))]
     assert found[0] == found[1]
+
+
+def test_a_step_is_scored_in_parts_by_the_ranker_that_is_trained_and_whole_by_a_teacher(counted, monkeypatch):
+    monkeypatch.setattr(estimate, "ranking_seconds", lambda *_: (1.0, 1.0))
+    model, trained = torch.nn.Linear(2, 2), [Episode(1, 60, 16, 8, 5)]
+    for episodes, scored in ((trained, 80 / 4), ([], 80)):
+        seconds = {"save and verify": 0.0}
+        work = work_of(counted[0], devices=Devices(1, 4))
+        add_beside(seconds, work, Beside("the ranker", lambda: model, 80, episodes, reranked=40))
+        assert seconds["score by the ranker"] == scored
+        assert seconds["re-rank by the ranker"] == 40
 
 
 def test_a_group_that_mines_encodes_and_searches_beside_training(counted):

@@ -100,6 +100,7 @@ def test_adore_by_hand(world, work_of, towers, changes, models, runs, pools, wid
     work = work_of(adore.RECIPE, cut=10, steps=7, **changes)
     (episode,) = work.episodes
     assert (episode.steps, episode.passages_per_query) == (7, width)
+    assert work.faiss == ("index" in changes)
     tower = 4 * sum(p.numel() for p in encoder.tower("query").parameters())
     # two checkpoints: both towers, and two moments of the one that learns
     weights = 2 * 4 * tower + models * 2 * tower

@@ -98,6 +98,7 @@ class CostModel:
     models: int = 0  # models that are kept besides those of the episodes and the final one
     query_side: bool = False  # every step searches, and trains the query side alone, which is untied
     index: int = 0  # bytes of the index that is built; 0: none is
+    faiss: bool = False  # an index of faiss is searched, whether it is built or given
     passed: int = 0  # states that are measured on dev alone
     rates: int = 1  # learning rates; if there are several, the first episode begins with a trial of each
     trial_steps: int = 0  # of each

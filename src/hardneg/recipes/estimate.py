@@ -219,7 +219,7 @@ def time_stages(work: CostModel, encoder: BiEncoder, sample: Sample) -> tuple[di
 
 def shared_search(work: CostModel, seconds: float) -> float:
     """The seconds of a search that takes one device ``seconds``; only one process searches an index of faiss."""
-    return seconds if work.index else work.devices.miners.share(seconds)
+    return seconds if work.faiss else work.devices.miners.share(seconds)
 
 
 def add_exchange(seconds: dict[str, float], work: CostModel, steps: int, size: float) -> None:
@@ -253,7 +253,8 @@ def add_beside(seconds: dict[str, float], work: CostModel, one: Beside) -> Bytes
         return Bytes(BYTES[work.store_dtype] * vectors, weights)
     trained, scored = ranking_seconds(model, work.data, work.precision)
     if one.scored:
-        seconds[f"score by {one.name}"] = one.scored * scored
+        live = one.scored * scored  # of a model that is trained beside, each process scores a part of a step
+        seconds[f"score by {one.name}"] = work.devices.share(live) if one.steps else live
     if one.reranked:
         seconds[f"re-rank by {one.name}"] = one.reranked * scored
     if not one.steps:

@@ -69,8 +69,9 @@ class Devices:
         machines = f" on {self.machines} machines" if self.machines > 1 else ""
         train = f"{self.count} train and {self.mining} mine" if self.mining else f"{self.count}{machines}"
         assumed = (
-            "steps, encoding and exact search are divided evenly; updates, tokenising, scores of pairs, faiss and "
-            f"files are not; gradients are sent at {self.rate / 1e9:g} GB/s, after the backward pass alone"
+            "steps (with the scores of a ranker in training), encoding and exact search are divided evenly;"
+            " updates, tokenising, other scores of pairs, faiss and files are not; gradients are sent at "
+            f"{self.rate / 1e9:g} GB/s, after the backward pass alone"
         )
         return {"devices": f"{train}, each as fast as this one; memory is of one", "assumed": assumed}
 

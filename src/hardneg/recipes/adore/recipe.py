@@ -315,6 +315,7 @@ def plan(settings: Adore, data: TrainingData, encoder: BiEncoder) -> CostModel:
         pools=pools,
         models=kept,
         index=size_of(settings, passages, encoder.dim),
+        faiss=settings.index != "exact",
     )
 
 
