@@ -12,9 +12,9 @@ import hardneg as hn
 from faults.forked import fork
 from hardneg.api import prepare
 from hardneg.api.recipes import RECIPES
-from hardneg.errors import SettingsError
-from hardneg.process import threads
-from hardneg.process.memory import limit_memory
+from hardneg.errors import ResourceError, SettingsError
+from hardneg.process import memory, threads
+from hardneg.process.memory import limit_memory, limit_of, require
 from hardneg.process.torchrun import end_as
 from hardneg.recipes.roles import jobs, supervision
 from hardneg.recipes.roles.jobs import Job, jobs_of
@@ -138,14 +138,35 @@ def test_each_process_of_a_group_has_a_device_of_its_own(devices):
     assert (trainer.processes, trainer.devices) == (3, "0,1,2")
     assert (inferencer.processes, inferencer.devices) == (2, "5,GPU-7")
     assert trainer.environment["CUDA_VISIBLE_DEVICES"] == "0,1,2"
-    assert int(trainer.max_ram) == 8 * 2**30 // 5
-    assert int(trainer.max_vram) == 6 * 2**30
+    assert (int(trainer.max_ram), trainer.ram_sharers) == (8 * 2**30, 5)
+    assert (int(trainer.max_vram), trainer.vram_sharers) == (6 * 2**30, 1)
+
+
+def test_a_role_whose_share_is_too_small_names_a_limit_of_the_whole_that_would_do(devices, monkeypatch):
+    monkeypatch.setattr(memory, "own_memory", lambda: 1 << 30)
+    devices("0")
+
+    def share(limit):
+        """Take a share of the limit as a role does that `torchrun` started with another on this machine."""
+        limit_memory(limit, limit, processes=2)
+        (one, _) = jobs_of(job("cuda"), ROLES, {})
+        limit_memory(one.max_ram, one.max_vram, processes=one.ram_sharers, vram_processes=one.vram_sharers)
+        return limit_of("cpu"), limit_of("cuda")
+
+    assert share("8G") == (2 << 30, 4 << 30)
+    with pytest.raises(ResourceError, match="--max-ram leaves 1024 MiB for each of 4 processes") as refused:
+        require(3 << 30, "a thing")
+    assert "give --max-ram 16384M or more" in refused.value.fix
+    share("16384M")
+    require(3 << 30, "a thing")
+    with pytest.raises(ResourceError, match="give --max-vram 20480M or more"):
+        require(10 << 30, "a thing", "cuda")
 
 
 def test_two_roles_share_a_device_and_have_one_each_where_there_are_two(devices):
     limit_memory(None, "6G")
     devices("0")
-    assert [(one.devices, one.max_vram) for one in jobs_of(job("cuda"), ROLES, {})] == [(None, str(3 * 2**30))] * 2
+    assert [(one.devices, one.vram_sharers) for one in jobs_of(job("cuda"), ROLES, {})] == [(None, 2)] * 2
     devices("3", "1")
     assert [one.devices for one in jobs_of(job("cuda"), ROLES, {})] == ["3", "1"]
     assert [one.devices for one in jobs_of(job("cuda"), ["trainer"], {})] == [None]

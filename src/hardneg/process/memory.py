@@ -23,7 +23,7 @@ LOOK_SECONDS = 0.05
 IDLE_LOOKS = 4  # without a watch, after which the thread that looks ends
 
 _limits: dict[str, int] = {}  # by type of device
-_sharing = 1  # processes of this machine that share the limit of RAM
+_sharing: dict[str, int] = {}  # processes of this machine that share the limit, by type of device
 
 
 def parse_size(option: str, text: str) -> int:
@@ -40,22 +40,28 @@ def parse_size(option: str, text: str) -> int:
     return size
 
 
-def limit_memory(max_ram: str | None = None, max_vram: str | None = None, *, processes: int = 1) -> None:
+def limit_memory(
+    max_ram: str | None = None, max_vram: str | None = None, *, processes: int = 1, vram_processes: int = 1
+) -> None:
     """Set the most memory that this process may take from now on; None sets no limit.
 
-    ``processes`` of this machine share ``max_ram`` equally.
+    ``processes`` of this machine share ``max_ram`` equally, and ``vram_processes`` share ``max_vram``.
     """
-    global _sharing
-    _sharing = processes
+    _sharing.update(cpu=processes, cuda=vram_processes)
     for kind, option, text in (("cpu", "--max-ram", max_ram), ("cuda", "--max-vram", max_vram)):
         _limits.pop(kind, None)
         if text is not None:
-            _limits[kind] = parse_size(option, text) // (processes if kind == "cpu" else 1)
+            _limits[kind] = parse_size(option, text) // _sharing[kind]
 
 
 def limit_of(device: str) -> int | None:
     """The limit of this type of device, in bytes; None where there is none."""
     return _limits.get(device)
+
+
+def sharers_of(device: str) -> int:
+    """The number of processes of this machine that share the limit of this type of device."""
+    return _sharing.get(device, 1)
 
 
 def room(device: str = "cpu") -> int | None:
@@ -89,7 +95,7 @@ def require(needed: int, what: str, device: str = "cpu") -> None:
     left = room(device)
     if left is not None and needed > left:
         option = "--max-ram" if device == "cpu" else "--max-vram"
-        count = _sharing if device == "cpu" else 1
+        count = sharers_of(device)
         least = -(-(_limits[device] - left + needed) * count // 2**20)
         shared = f" for each of {count} processes" if count > 1 else ""
         raise ResourceError(

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
 from hardneg.errors import Interrupted, PeerError
-from hardneg.process.memory import limit_of
+from hardneg.process.memory import limit_of, sharers_of
 from hardneg.process.threads import visible_devices
 from hardneg.process.torchrun import end_as, run_group
 
@@ -44,8 +44,10 @@ class Job:
     cache: str | None
     supervised: bool  # a supervisor restarts the other roles, so this one waits for them without limit
     threads: int | None = None  # of each process
-    max_ram: str | None = None
+    max_ram: str | None = None  # of all processes that share it
     max_vram: str | None = None
+    ram_sharers: int = 1  # processes that share max_ram
+    vram_sharers: int = 1
     processes: int = 1  # that work together as this role
     devices: str | None = None  # the CUDA devices that they see; None: all that this process sees
 
@@ -71,19 +73,28 @@ def jobs_of(job: Job, roles: Sequence[str], groups: Mapping[str, int]) -> list[J
     total, device = max(sum(counts), 1), job.source["device"]
     names = visible_devices() if device == "cuda" else []
     several = len(names) >= total > 1
-    ram, vram = limit_of("cpu"), limit_of("cuda")
+    shared = {"cpu": sharers_of("cpu") * total, "cuda": sharers_of("cuda") * (1 if several else total)}
+    ram, vram = (whole_limit(kind) for kind in ("cpu", "cuda"))
     return [
         dataclasses.replace(
             job,
             role=role,
             threads=max(torch.get_num_threads() // total, 1),
-            max_ram=None if ram is None else str(ram // total),
-            max_vram=None if vram is None else str(vram if several else vram // total),
+            max_ram=ram,
+            max_vram=vram,
+            ram_sharers=shared["cpu"],
+            vram_sharers=shared["cuda"],
             processes=count,
             devices=",".join(part) if several else None,
         )
         for role, count, part in zip(roles, counts, parts_of(names, counts), strict=True)
     ]
+
+
+def whole_limit(device: str) -> str | None:
+    """The limit of all processes that share it, of this type of device; None where there is none."""
+    limit = limit_of(device)
+    return None if limit is None else str(limit * sharers_of(device))
 
 
 def parts_of(names: Sequence[str], counts: Sequence[int]) -> Iterator[Sequence[str]]:

@@ -44,7 +44,7 @@ def take_role(recipe: Recipe, job: Job) -> None:
     if job.role not in recipe.roles:
         raise SettingsError("NO_ROLE", f"{recipe.name} has no role '{job.role}'", f"use {', '.join(recipe.roles)}")
     tune(job.threads)
-    limit_memory(job.max_ram, job.max_vram)
+    limit_memory(job.max_ram, job.max_vram, processes=job.ram_sharers, vram_processes=job.vram_sharers)
     out, settings = Path(job.out), recipe.settings.model_validate(dict(job.settings), strict=False)
     collection = open_data(job.data, cache=None if job.cache is None else Path(job.cache))
     data = settings.data_of(collection, Splits(**job.splits), draw=DevDraw(**job.draw))
