@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+from copy import deepcopy
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,13 +13,14 @@ import hardneg as hn
 from hardneg.api.recipes import RECIPES, settings_of
 from hardneg.api.score import open_guide
 from hardneg.errors import HardnegError, NumericError, SettingsError
+from hardneg.models.loading import load_encoder
 from hardneg.models.rankers import new_ranker, save_ranker
 from hardneg.models.source import ModelSource
 from hardneg.negatives.pool import load_pool, save_pool
 from hardneg.negatives.scores import StoredScores, lowest_positive
 from hardneg.recipes import ance_tele, star, warmup
 from hardneg.recipes.ance import recipe as ance
-from hardneg.recipes.frozen import frozen_inputs
+from hardneg.recipes.frozen import frozen_inputs, frozen_models
 from hardneg.recipes.ranker import RECIPE as RANKER
 from hardneg.records import owners
 from hardneg.storage.artifacts import read_manifest
@@ -218,6 +221,43 @@ def test_the_first_step_is_that_of_a_slow_loop(run_states, world, ranker, tmp_pa
         q, p = (np.exp(x - x.max()) / np.exp(x - x.max()).sum() for x in (teacher / 0.5, model))
         total += (q * np.log(q / p)).sum()
     assert found.losses(1)[0] == pytest.approx(total / len(batch.query_rows), rel=2e-2, abs=1e-5)
+
+
+@pytest.fixture(scope="module")
+def cosine(world):
+    return load_encoder(world.calm, normalize=True, scale=20.0)
+
+
+@pytest.mark.parametrize("by", ["kl", "margin_mse"])
+def test_a_model_that_teaches_itself_has_nothing_to_learn(run_states, cosine, in_float32, by):
+    settings = {"distill": by, "distill_weight": 1.0, "filter_by": "start", "max_score": 1e9, "steps": 1}
+    found = run_states(star.RECIPE, base=deepcopy(cosine), frozen={}, store_dtype="float32", **settings)
+    assert found.losses(1)[0] == pytest.approx(0, abs=1e-5)
+    pool = load_pool(found.path / FIRST)
+    assert pool.ranker_scale == 20
+    assert abs(pool.ranker_scores).max() < 1.01  # bounds compare scores as they are
+
+
+def test_a_teachers_own_scale_makes_logits_of_live_and_of_stored_scores(world, plain, cosine, tmp_path, caplog):
+    settings = settings_of("star", distill="kl", **COMMON | {"steps": 1})
+    source, train = ModelSource.at(world.calm, device="cpu"), SimpleNamespace(collection=world.collection)
+
+    def models(**changes):
+        chosen = settings.model_copy(update=changes)
+        return frozen_models(chosen, source, lambda: deepcopy(cosine), train, tmp_path)
+
+    live = models(filter_by="start")
+    pool = live.guide.scored(load_pool(plain("star").path / FIRST))
+    old = dataclasses.replace(pool, ranker_scale=None)
+    pairs = pool.query_rows[owners(pool.offsets)], pool.passage_rows
+    for teacher in (live.teacher(None), live.teacher(pool), live.teacher(old), models().teacher(pool)):
+        assert np.allclose(teacher(*pairs), 20 * pool.ranker_scores, atol=1e-4)
+    assert not caplog.messages
+    assert models(teacher_temperature=0.05).teacher(old) is not None
+    assert models().teacher(dataclasses.replace(old, ranker_scores=5 * old.ranker_scores)) is not None
+    assert not caplog.messages  # the temperature is set; no cosines
+    assert np.array_equal(models().teacher(old)(*pairs), pool.ranker_scores)
+    assert ["teacher_temperature = 1/scale" in line for line in caplog.messages] == [True]
 
 
 WITHOUT_OWN = [

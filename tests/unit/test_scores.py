@@ -84,7 +84,7 @@ def test_every_pair_is_scored_once_whatever_the_blocks(monkeypatch):
     assert np.array_equal(whole.positive_scores, hashed(of_positives, pool.positive_rows))
     assert whole.ranker == "d"
     assert len(ask.asked) == len(set(ask.asked)) < len(pool.passage_rows) + len(pool.positive_rows)
-    assert_same(replace(whole, ranker="", ranker_scores=None, positive_scores=None), pool)
+    assert_same(replace(whole, ranker="", ranker_scale=None, ranker_scores=None, positive_scores=None), pool)
     monkeypatch.setattr(scores, "PAIRS", 7)
     again, seen = Counting(), []
     assert_same(Guide(again, "d").scored(pool, progress=lambda *at: seen.append(at)), whole)
@@ -128,6 +128,7 @@ def test_a_scored_pool_is_read_as_it_was_written(tmp_path):
     pool = within(Guide(hashed, "d").scored(some_pool()), Filters(max_score=0.5))
     save_pool(pool, tmp_path / "pool", settings={}, inputs={})
     assert_same(load_pool(tmp_path / "pool"), pool)
+    assert load_pool(tmp_path / "pool").ranker_scale == 1.0
     assert read_manifest(tmp_path / "pool").facts["ranker"] == "d"
     assert stats(pool)["ranker"] == "d"
     save_pool(some_pool(), tmp_path / "plain", settings={}, inputs={})
@@ -242,6 +243,8 @@ def test_scoring_goes_on_where_it_stopped(world, mined, tmp_path, monkeypatch):
     real, asked = scoring.open_scorer, []
 
     class Failing:
+        scale = 1.0
+
         def __init__(self, scorer, calls):
             self.scorer, self.digest, self.calls = scorer, scorer.digest, calls
 

@@ -196,7 +196,7 @@ class AnceTeleKeywords(Keywords, total=False):
     distill_scale: float | None
     """Factor from the student's scores to logits in the teacher's part. None: the model's scale."""
     teacher_temperature: float
-    """Divides the teacher's scores."""
+    """Divides the teacher's scores; those of a bi-encoder are multiplied by its own scale first."""
     trial_share: float
     """The share of the schedule for which each of several learning rates is tried, in the first episode. The
     steps of the best one count as training; those of the others come in addition.
@@ -285,7 +285,7 @@ class WarmupKeywords(Keywords, total=False):
     distill_scale: float | None
     """Factor from the student's scores to logits in the teacher's part. None: the model's scale."""
     teacher_temperature: float
-    """Divides the teacher's scores."""
+    """Divides the teacher's scores; those of a bi-encoder are multiplied by its own scale first."""
     trial_share: float
     """The share of the schedule for which each of several learning rates is tried, in the first episode. The
     steps of the best one count as training; those of the others come in addition.
@@ -338,7 +338,7 @@ class AnceKeywords(Keywords, total=False):
     distill_scale: float | None
     """Factor from the student's scores to logits in the teacher's part. None: the model's scale."""
     teacher_temperature: float
-    """Divides the teacher's scores."""
+    """Divides the teacher's scores; those of a bi-encoder are multiplied by its own scale first."""
     mode: Literal["sync", "async", "async-fixed"]
     """`sync`: one process mines and trains in turn. `async-fixed`: a second process mines meanwhile, by a
     schedule: reproducible bit for bit. `async` (`ance`): the same without a schedule.
@@ -401,7 +401,7 @@ class StarKeywords(Keywords, total=False):
     distill_scale: float | None
     """Factor from the student's scores to logits in the teacher's part. None: the model's scale."""
     teacher_temperature: float
-    """Divides the teacher's scores."""
+    """Divides the teacher's scores; those of a bi-encoder are multiplied by its own scale first."""
     trial_share: float
     """The share of the schedule for which each of several learning rates is tried, in the first episode. The
     steps of the best one count as training; those of the others come in addition.

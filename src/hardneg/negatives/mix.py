@@ -14,7 +14,16 @@ from hardneg.errors import ArtifactError, SettingsError
 from hardneg.keyed_random import UInt64
 from hardneg.negatives.candidates import ALL, Filters, without_known
 from hardneg.negatives.facts import realized
-from hardneg.negatives.pool import COUNTS, ENTRY_ARRAYS, NegativePool, all_counts, one_ranker, repeats, scores_in
+from hardneg.negatives.pool import (
+    COUNTS,
+    ENTRY_ARRAYS,
+    NegativePool,
+    all_counts,
+    one_ranker,
+    repeats,
+    scale_of,
+    scores_in,
+)
 from hardneg.negatives.sources import draw_entries, log_shortfall
 from hardneg.records import Int64, offsets_of, owners, spans
 
@@ -74,7 +83,8 @@ def union(pools: Sequence[NegativePool]) -> NegativePool:
         for name, array in arrays.items():
             array[to] = scores_in(pool, name) if name == "ranker_scores" else getattr(pool, name)
     counts: dict[str, Any] = {name: all_counts(pools, name) for name in COUNTS}
-    mixed = replace(pools[0], offsets=offsets, **arrays, **counts, ranker=ranker)
+    scored: dict[str, Any] = {"ranker": ranker, "ranker_scale": scale_of(pools, ranker)}
+    mixed = replace(pools[0], offsets=offsets, **arrays, **counts, **scored)
     if not ranker:
         return replace(mixed, ranker_scores=None, positive_scores=None)
     positives = next(pool.positive_scores for pool in pools if pool.ranker == ranker)

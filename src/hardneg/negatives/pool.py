@@ -6,6 +6,7 @@ sources found is there twice and so counts twice in training.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -94,6 +95,7 @@ class NegativePool(ArrayRecord, Shown):
     ranker: str = ""  # digest of the model that scored the pool; empty: no model did, the two below are None
     ranker_scores: Float32 | None = None  # [n] the ranker's score of each entry for its query
     positive_scores: Float32 | None = None  # [len(positive_rows)] that of each positive; NaN: not known
+    ranker_scale: float | None = None  # factor from the ranker's scores to its logits; None: not known
 
     def __len__(self) -> int:
         return len(self.query_rows)
@@ -208,13 +210,18 @@ def concatenate(pools: Sequence[NegativePool]) -> NegativePool:
     for name in SCORES:
         arrays[name] = np.concatenate([scores_in(pool, name) for pool in pools]) if ranker else None
     counts: dict[str, Any] = {name: all_counts(pools, name) for name in COUNTS}
-    return replace(pools[0], **arrays, **counts, ranker=ranker)
+    return replace(pools[0], **arrays, **counts, ranker=ranker, ranker_scale=scale_of(pools, ranker))
 
 
 def one_ranker(pools: Iterable[NegativePool]) -> str:
     """The digest of the one ranker that scored all these pools, not counting pools without entries; else empty."""
     rankers = {pool.ranker for pool in pools if len(pool.passage_rows)}
     return rankers.pop() if len(rankers) == 1 else ""
+
+
+def scale_of(pools: Iterable[NegativePool], ranker: str) -> float | None:
+    """The factor from the scores of these pools' ranker to its logits; None: not known, or there is no ranker."""
+    return next((pool.ranker_scale for pool in pools if ranker and pool.ranker == ranker), None)
 
 
 def scores_in(pool: NegativePool, name: str) -> Float32:
@@ -284,6 +291,7 @@ def save_pool(pool: NegativePool, path: Path, *, settings: Mapping[str, Any], in
         draft.facts |= counts_of(pool)
         if pool.ranker:
             draft.facts["ranker"] = pool.ranker
+            draft.facts |= {} if pool.ranker_scale is None else {"ranker_scale": pool.ranker_scale}
             for name in SCORES:
                 draft.array(f"{name}.npy", scores_in(pool, name))
 
@@ -330,12 +338,21 @@ def load_pool(path: str | Path, *, n_passages: int | None = None, collection: st
             raise _bad(path / f"{name}.npy", f"{array.ndim}-dimensional {array.dtype}")
     counts: dict[str, Any] = {name: facts.get(name, {}) for name in COUNTS}
     of = str(facts.get("collection", ""))
-    pool = NegativePool(**arrays, episode=facts["episode"], collection=of, ranker=ranker, **counts)
+    scored: dict[str, Any] = {"ranker": ranker, "ranker_scale": _scale_in(facts, path) if ranker else None}
+    pool = NegativePool(**arrays, episode=facts["episode"], collection=of, **scored, **counts)
     if collection is not None and pool.collection != collection:
         what = f"made for collection {pool.collection[:12]}…, this one is {collection[:12]}…"
         raise ArtifactError("OTHER_COLLECTION", what, "give the collection it was mined from", path=path)
     check_pool(pool, path, n_passages)
     return pool
+
+
+def _scale_in(facts: Mapping[str, Any], path: Path) -> float | None:
+    """The ranker's scale in the facts of a scored pool; None: a version made it that kept no scale."""
+    scale = facts.get("ranker_scale")
+    if scale is not None and not (isinstance(scale, (int, float)) and 0 < scale < math.inf):
+        raise _bad(path, f"its ranker_scale is {scale!r:.60}")
+    return scale
 
 
 def check_pool(pool: NegativePool, path: Path, n_passages: int | None = None) -> None:

@@ -44,11 +44,13 @@ class Guide:
     score : scores pairs of rows; the pairs of a query stand together.
     digest : the identity of the model, which a pool keeps with the scores.
     name : query row, passage row -> the words for this pair in a message.
+    scale : factor from its scores to its logits, which only distillation uses.
     """
 
     score: Score
     digest: str
     name: Callable[[int, int], str] = "query row {} and passage row {}".format
+    scale: float = 1.0
 
     def scored(self, pool: NegativePool, *, kept: Kept = score_anew, progress: Tick = silent) -> NegativePool:
         """The pool with the score of every entry and every positive; a pair that it has twice is scored once.
@@ -70,7 +72,8 @@ class Guide:
             found = kept(number, partial(self._checked, queries, passages))[place]
             entries[ours], positives[theirs] = np.split(found, [ours.stop - ours.start])
             progress(int(both[stop]), int(both[-1]))
-        return replace(pool, ranker=self.digest, ranker_scores=entries, positive_scores=positives)
+        scores = {"ranker_scores": entries, "positive_scores": positives}
+        return replace(pool, ranker=self.digest, ranker_scale=self.scale, **scores)
 
     def _checked(self, query_rows: Int32, passage_rows: Int32) -> Float32:
         scores = self.score(query_rows, passage_rows) if len(query_rows) else np.zeros(0, np.float32)
@@ -113,6 +116,7 @@ class PairScorer(Protocol):
     """A model over a collection that scores pairs: a cross-encoder or a bi-encoder."""
 
     digest: str  # of the model
+    scale: float  # factor from its scores to its logits
 
     def score(self, query_rows: Int32, passage_rows: Int32) -> Float32:
         """The scores [n] of pairs of rows, the higher the better; pairs of a query stand together."""
@@ -125,7 +129,7 @@ def guide_of(scorer: PairScorer, collection: Collection) -> Guide:
     def name(query: int, passage: int) -> str:
         return f"query {collection.query_ids[query]} and passage {collection.passage_ids[passage]}"
 
-    return Guide(scorer.score, scorer.digest, name)
+    return Guide(scorer.score, scorer.digest, name, scorer.scale)
 
 
 def within(pool: NegativePool, filters: Filters, other: NegativePool | None = None) -> NegativePool:

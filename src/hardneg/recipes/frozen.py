@@ -13,6 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import TrainingData
 from hardneg.errors import SettingsError
@@ -22,7 +24,7 @@ from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.loading import open_encoder
 from hardneg.models.source import ModelSource
 from hardneg.negatives.imported_pool import import_pool
-from hardneg.negatives.pool import NegativePool
+from hardneg.negatives.pool import SCORES, NegativePool, scores_in
 from hardneg.negatives.scores import Guide, Score, StoredScores, guide_of, is_scored, lowest_positive
 from hardneg.recipes.catalogue import RecipeFacts
 from hardneg.recipes.group_settings import GroupSettings, MiningSettings
@@ -34,6 +36,12 @@ from hardneg.training.guide_mask import GuideMask
 from hardneg.training.objectives import GroupLoss, TaughtLoss
 
 log = logging.getLogger(__name__)
+
+COSINE = 1.01  # rounded cosines are at most so far from 0
+UNKNOWN_SCALE = (
+    "the pool's scores look like cosines, and it does not say its model's scale: they are distilled as they are;"
+    " if a bi-encoder made them, score the pool again, or set teacher_temperature = 1/scale of that model"
+)
 
 
 @dataclass(frozen=True)
@@ -98,6 +106,8 @@ class FrozenModels:
     def teacher(self, pool: NegativePool | None) -> Score | None:
         """The teacher as a function of pairs, with scores from the pool if it has them; None: none is distilled.
 
+        A bi-encoder's scores are multiplied by its own scale, as the student's are by its.
+
         Raises
         ------
         SettingsError : there is neither a teacher nor a scored pool.
@@ -107,14 +117,26 @@ class FrozenModels:
         live, named = self.given_teacher, self.source.teacher is not None
         if pool is not None and pool.ranker and not (named and pool.ranker != live.digest):  # type: ignore[union-attr]
             if live is None or is_scored(pool):
-                return StoredScores(pool)
+                return as_logits(StoredScores(pool), self._stored_scale(pool, live))
             if not named:
                 log.warning(
                     "the pool has no score for some positives: the model to filter by is distilled instead"
                 )
         if live is None:
             raise no_teacher(takes_pool=pool is not None)
-        return live.score
+        return as_logits(live.score, live.scale)
+
+    def _stored_scale(self, pool: NegativePool, live: Guide | None) -> float:
+        """The factor from a pool's stored scores to the logits of the ranker that made them."""
+        if pool.ranker_scale is not None:
+            return pool.ranker_scale
+        if live is not None and live.digest == pool.ranker:
+            return live.scale
+        assert self.groups is not None
+        scores = np.concatenate([scores_in(pool, name) for name in SCORES])
+        if np.nanmax(np.abs(scores), initial=0.0) <= COSINE and self.groups.teacher_temperature == 1.0:
+            log.warning(UNKNOWN_SCALE)
+        return 1.0
 
     @cached_property
     def mask(self) -> GuideMask | None:
@@ -140,6 +162,11 @@ class FrozenModels:
         """Encode with the starting model on all processes together, if needed, before one process mines alone."""
         if self.settings.keeps_start:
             _ = self.start.queries, self.start.training_queries, self.start.passages
+
+
+def as_logits(score: Score, scale: float) -> Score:
+    """The scores of a function of pairs times a model's scale."""
+    return score if scale == 1.0 else lambda query_rows, passage_rows: score(query_rows, passage_rows) * scale
 
 
 def frozen_models(

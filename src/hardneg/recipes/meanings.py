@@ -322,7 +322,11 @@ MEANINGS: dict[str, Meaning] = {
     "distill_scale": Meaning(
         "Factor from the student's scores to logits in the teacher's part. None: the model's scale.", "factor"
     ),
-    "teacher_temperature": Meaning("Divides the teacher's scores.", "number", DISTIL),
+    "teacher_temperature": Meaning(
+        "Divides the teacher's scores; those of a bi-encoder are multiplied by its own scale first.",
+        "number",
+        DISTIL,
+    ),
     "game": Meaning("`ar2`, or `irgan`, the older game, for comparison.", "", f"{AR2}, Eq. 3 and 10"),
     "order": Meaning("Who has the first turn in an iteration.", "", f"{AR2}, Algorithm 1 and code"),
     "weighting": Meaning(

@@ -71,7 +71,7 @@ class RetrieverScorer:
     """
 
     def __init__(self, retriever: Retriever) -> None:
-        self.retriever, self.digest = retriever, retriever.digest
+        self.retriever, self.digest, self.scale = retriever, retriever.digest, retriever.encoder.settings.scale
 
     def hold(self) -> None:
         """Open all that scoring needs, and keep it until :meth:`close`."""
@@ -125,6 +125,8 @@ class RankerScorer:
     precision : the precision that the transformer computes in; None: the one that it has when it is called.
     collection : its ids name a pair in a message; None: the pair's rows do.
     """
+
+    scale = 1.0  # its scores are logits
 
     def __init__(
         self,

@@ -70,8 +70,8 @@ def group_objective(
     passage_length : tokens of a passage in steps, at most; None: as many as in search.
     mask : batch -> mask [b, b * (1 + N)] of further columns that are no negatives, such as a
         :class:`~hardneg.training.guide_mask.GuideMask`.
-    teacher : query rows [n], passage rows [n] -> scores [n]. With a teacher, ``loss`` also takes the teacher's
-        scores [b, 1 + N] of each query's own group.
+    teacher : query rows [n], passage rows [n] -> scores [n], for a bi-encoder times its own scale. With a teacher,
+        ``loss`` also takes the teacher's scores [b, 1 + N] of each query's own group.
     see : called for each micro-batch with the query rows [b], the rows of their own negatives [b, N], and their
         :func:`margins`.
     """
@@ -193,7 +193,7 @@ def distilled(
     by : the term: ``kl``, :func:`~hardneg.losses.distil_kl`; ``margin_mse``, :func:`~hardneg.losses.margin_mse`.
     weight : the weight of the term, in (0, 1]; at 1 the term is the whole loss.
     scale : factor from the model's scores to logits in the term.
-    temperature : divides the teacher's scores.
+    temperature : divides the teacher's scores, which for a bi-encoder are its products times its own scale.
     """
 
     def taught(scores: Tensor, targets: Tensor, masked: Tensor, teacher: Tensor) -> Tensor:
