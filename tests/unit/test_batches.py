@@ -134,6 +134,15 @@ def test_a_step_whose_queries_have_no_negatives_takes_the_next_ones_that_have():
         batches(6)
 
 
+def test_queries_that_are_skipped_are_counted_once_for_all_steps(caplog):
+    pool = numbered([4, 0] * 4)
+    batches = visits_of(lambda step: pool, pool, queries_per_step=1)
+    with caplog.at_level(logging.WARNING, "hardneg"):
+        steps = [batches(step) for step in range(8)]
+    assert len(caplog.messages) == 1
+    assert all(len(step.query_rows) == 1 and step.query_rows[0] % 6 == 0 for step in steps)
+
+
 def test_positives_go_round_while_versions_of_the_negatives_come():
     versions = [numbered([4] * 6, positives=3, episode=version) for version in range(4)]
     batches = visits_of(lambda step: versions[step // 2 % 4], versions[0])

@@ -172,8 +172,10 @@ class VisitBatches:
         chosen = chosen[np.isin(chosen, able)]
         if len(chosen):
             return chosen
+        if len(able) < (1 if self.negatives else 2):
+            trainable(pool, self.negatives)  # raises
         following = np.roll(order, -first)
-        return following[np.isin(following, trainable(pool, self.negatives))][:size]
+        return following[np.isin(following, able)][:size]
 
     def __call__(self, step: int) -> GroupBatch:
         """The batch of step ``step`` (from 0)."""
