@@ -8,7 +8,7 @@ import pytest
 
 from hardneg.errors import InputError
 from hardneg.records import Positives
-from hardneg.training.batches import VisitBatches, trainable
+from hardneg.training.batches import VisitBatches, micro_sizes, trainable
 from worlds.tiny_records import pool_of
 
 
@@ -78,6 +78,20 @@ def test_micro_batches_are_asked_for():
     batch = batches_of(numbered([4] * 7), micro_queries=2)(0)
     assert [len(part.query_rows) for part in batch.micro()] == [2, 1]
     assert [part.step_queries for part in batch.micro()] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("queries", "most", "sizes"),
+    [(9, 8, [5, 4]), (8, 4, [4, 4]), (7, 8, [7]), (3, 2, [3]), (5, 2, [3, 2]), (4, 2, [2, 2]), (10, 4, [4, 3, 3])],
+)
+def test_no_query_is_left_alone_in_a_part_of_in_batch_negatives_alone(queries, most, sizes):
+    batch = batches_of(numbered([0] * queries), negatives=0, queries_per_step=queries, micro_queries=most)(0)
+    parts = batch.micro()
+    assert [len(part.query_rows) for part in parts] == sizes
+    assert np.concatenate([part.query_rows for part in parts]).tolist() == batch.query_rows.tolist()
+    assert np.array_equal(np.concatenate([part.passage_rows for part in parts]), batch.passage_rows)
+    own = [min(most, queries - start) for start in range(0, queries, most)]
+    assert micro_sizes(queries, most, alone=False) == own  # with negatives of their own, as ever
 
 
 def test_queries_without_negatives_are_skipped_and_counted(caplog):

@@ -97,7 +97,9 @@ class Keywords(Options, total=False):
     clip: float
     """A gradient with a larger norm is scaled down to this norm."""
     micro_queries: int | None
-    """A step is computed in parts of this many queries, to save memory. In-batch negatives stay in a part."""
+    """A step is computed in parts of this many queries, to save memory. In-batch negatives stay in a part.
+    Without other negatives, the parts are nearly equal, so that no query is alone in one.
+    """
     gradient_cache: bool
     """Whether a step is computed in chunks that keep all in-batch negatives, to save memory."""
     cache_tokens: int

@@ -30,6 +30,7 @@ from hardneg.recipes.microbenchmarks import (
 from hardneg.recipes.settings import Episode
 from hardneg.recipes.untrained import Own
 from hardneg.records import Side, TokenBatch
+from hardneg.training.batches import micro_sizes
 
 JUDGED = 100  # about the number of hits of a dev or test query
 SAMPLE = 512  # texts that are tokenised to find their lengths and the speed of tokenising
@@ -134,7 +135,7 @@ def describe_counts(work: CostModel, sample: Sample, seeds: int) -> dict[str, An
     collection, most = work.data.collection, widest(work)
     hard = most.passages_per_query - 1
     batch = min(most.queries_per_step, most.queries)
-    together = min(work.micro_queries or batch, batch)
+    together = max(micro_sizes(batch, work.micro_queries or max(batch, 1), alone=not hard), default=0)
     shared = (together - 1) * most.passages_per_query if work.in_batch else 0
     return {
         "passages": collection.n_passages,

@@ -436,7 +436,8 @@ MEANINGS: dict[str, Meaning] = {
         " the hardware multiplies it. A resumed experiment keeps its own."
     ),
     "micro_queries": Meaning(
-        "A step is computed in parts of this many queries, to save memory. In-batch negatives stay in a part.",
+        "A step is computed in parts of this many queries, to save memory. In-batch negatives stay in a part."
+        " Without other negatives, the parts are nearly equal, so that no query is alone in one.",
         "queries",
     ),
     "ranker_micro_queries": Meaning("As `micro_queries`, for the ranker.", "queries"),

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -52,16 +53,17 @@ class GroupBatch:
 
     def micro(self) -> Sequence[GroupBatch]:
         """The micro-batches, in order."""
-        size = self.micro_queries or max(len(self.query_rows), 1)
+        alone, queries = self.passage_rows.shape[1] == 1, len(self.query_rows)
+        sizes = micro_sizes(queries, self.micro_queries or max(queries, 1), alone=alone)
         return [
             replace(
                 self,
-                query_rows=self.query_rows[i : i + size],
-                passage_rows=self.passage_rows[i : i + size],
+                query_rows=self.query_rows[stop - size : stop],
+                passage_rows=self.passage_rows[stop - size : stop],
                 micro_queries=None,
-                sources=self.sources if size >= len(self.query_rows) else None,
+                sources=self.sources if size == queries else None,
             )
-            for i in range(0, len(self.query_rows), size)
+            for size, stop in zip(sizes, accumulate(sizes), strict=True)
         ]
 
     def distinct(self) -> tuple[Int32, Int64]:
@@ -72,6 +74,20 @@ class GroupBatch:
     def targets(self) -> Int64:
         """The column of each query's positive [b]."""
         return np.arange(len(self.query_rows), dtype=np.int64) * self.passage_rows.shape[1]
+
+
+def micro_sizes(queries: int, most: int, *, alone: bool) -> list[int]:
+    """The sizes of a step's micro-batches: ``most`` queries in each, and in the last one those that are left.
+
+    Parameters
+    ----------
+    alone : whether a group is a positive alone. A query left alone would then learn nothing: the parts are nearly
+        equal, of at least 2 queries. So with ``most`` = 2, one part of an odd step has 3.
+    """
+    if not alone:
+        return [min(most, queries - start) for start in range(0, queries, most)]
+    parts = max(min(math.ceil(queries / most), queries // 2), 1)
+    return [len(part) for part in np.array_split(np.arange(queries), parts) if len(part)]
 
 
 def trainable(pool: NegativePool, negatives: int) -> Int64:
