@@ -59,7 +59,7 @@ def bce(positive: Tensor, negative: Tensor) -> Tensor:
 
 
 def hinge(positive: Tensor, negative: Tensor, *, margin: float = 1.0) -> Tensor:
-    """``max(0, margin - positive + negative)`` of every pair (ANCE, Section 2)."""
+    """``max(0, margin - positive + negative)`` of every pair of logits (ANCE, Section 2)."""
     return torch.clamp(margin - positive + negative, min=0)
 
 

@@ -18,8 +18,10 @@ from hardneg.losses import (
     rank_worth,
     ranknet,
 )
+from hardneg.recipes.meanings import meaning_of
 from hardneg.records import Positives
 from hardneg.training.batches import GroupBatch, KnownPositives, masked_columns
+from hardneg.training.objectives import group_loss
 from reference_ranking import slow_lambda
 
 # ---------------------------------------------------------------- contrastive
@@ -71,6 +73,13 @@ def test_pair_losses_by_hand():
     assert pairwise_nll(torch.tensor(1.0), torch.tensor(1.0)).item() == pytest.approx(math.log(2))
     assert hinge(torch.tensor(2.0), torch.tensor(1.5), margin=0.2).item() == 0
     assert hinge(torch.tensor(2.0), torch.tensor(1.9), margin=0.2).item() == pytest.approx(0.1)
+
+
+def test_the_margin_of_hinge_is_in_logits():
+    loss, free = group_loss("hinge", scale=20.0, margin=1.0), torch.zeros(1, 2, dtype=torch.bool)
+    losses = [loss(torch.tensor([[0.5, low]]), torch.tensor([0]), free).item() for low in (0.44, 0.45, 0.475)]
+    assert losses == pytest.approx([0.0, 0.0, 0.5], abs=1e-5)
+    assert meaning_of("ance", "margin").unit == "logit"
 
 
 def test_large_scores_stay_finite():

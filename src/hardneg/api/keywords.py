@@ -303,7 +303,7 @@ class WarmupKeywords(Keywords, total=False):
     pairwise_nll.
     """
     margin: float
-    """Margin of the hinge loss."""
+    """Margin of the hinge loss, in logits; in scores it is this divided by the model's scale."""
     epochs: float
     """How often training goes through all training queries. `steps` wins over it."""
     steps: list[int] | None
@@ -364,7 +364,7 @@ class AnceKeywords(Keywords, total=False):
     loss: Literal["contrastive", "pairwise_nll", "hinge", "bce"]
     """`pairwise_nll`, `contrastive`, `hinge` or `bce`."""
     margin: float
-    """Margin of the hinge loss."""
+    """Margin of the hinge loss, in logits; in scores it is this divided by the model's scale."""
     in_batch: bool
     """Whether the passages of a step's other queries are negatives too."""
     positives: Literal["rotate", "first"]

@@ -301,7 +301,9 @@ MEANINGS: dict[str, Meaning] = {
     "ranker.loss": Meaning(
         "`cross_entropy` over a query's passages, or `bce`, each passage by itself.", "", f"{AR2}, Eq. 2"
     ),
-    "margin": Meaning("Margin of the hinge loss.", "score"),
+    "margin": Meaning(
+        "Margin of the hinge loss, in logits; in scores it is this divided by the model's scale.", "logit"
+    ),
     "cut": Meaning("The measure counts this many first passages. It has no default.", "passages", ZHAN),
     "measure": Meaning(
         "The measure that weighs a pair: by how much it changes if the two passages change places. `RR` is taken"

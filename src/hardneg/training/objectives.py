@@ -138,7 +138,7 @@ def group_loss(
     Parameters
     ----------
     scale : factor from scores to logits.
-    margin : the margin of ``hinge``.
+    margin : the margin of ``hinge``, in logits; in scores it is ``margin / scale``.
     only_hardest : of the in-batch negatives, use only the one that scores highest for each query (NCE). The
         ``own`` mined negatives of a query are used as well.
     own : number of mined negatives of each query.
