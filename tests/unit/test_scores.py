@@ -10,7 +10,7 @@ import pytest
 import hardneg as hn
 from hardneg.api import score as scoring
 from hardneg.data.training_data import choose_splits
-from hardneg.errors import HardnegError, NumericError
+from hardneg.errors import ArtifactError, HardnegError, NumericError
 from hardneg.models.rankers import new_ranker, save_ranker
 from hardneg.models.source import ModelSource
 from hardneg.negatives import scores
@@ -134,6 +134,14 @@ def test_a_scored_pool_is_read_as_it_was_written(tmp_path):
     save_pool(some_pool(), tmp_path / "plain", settings={}, inputs={})
     assert not list((tmp_path / "plain").glob("*_scores.npy"))
     assert "ranker" not in read_manifest(tmp_path / "plain").facts
+
+
+@pytest.mark.parametrize("scale", [0, -1.0, "20"])
+def test_a_scale_that_is_no_positive_number_is_refused(tmp_path, scale):
+    pool = replace(Guide(hashed, "d").scored(some_pool()), ranker_scale=scale)
+    save_pool(pool, tmp_path / "pool", settings={}, inputs={})
+    with pytest.raises(ArtifactError, match="BAD_POOL: its ranker_scale is"):
+        load_pool(tmp_path / "pool")
 
 
 BOUNDS = (

@@ -72,8 +72,8 @@ class Guide:
             found = kept(number, partial(self._checked, queries, passages))[place]
             entries[ours], positives[theirs] = np.split(found, [ours.stop - ours.start])
             progress(int(both[stop]), int(both[-1]))
-        scores = {"ranker_scores": entries, "positive_scores": positives}
-        return replace(pool, ranker=self.digest, ranker_scale=self.scale, **scores)
+        scored = replace(pool, ranker=self.digest, ranker_scale=self.scale)
+        return replace(scored, ranker_scores=entries, positive_scores=positives)
 
     def _checked(self, query_rows: Int32, passage_rows: Int32) -> Float32:
         scores = self.score(query_rows, passage_rows) if len(query_rows) else np.zeros(0, np.float32)
