@@ -366,6 +366,15 @@ def test_pairs_whose_first_row_has_no_negatives_hold_no_token_ids(tmp_path, firs
     assert pool.passage_rows.tolist() == [2]
 
 
+def test_a_blank_text_is_a_passage_without_a_text(tmp_path):
+    passages = [("0", "T", ""), ("1", " "), ("2", "one"), ("3", "\u00a0")]
+    judged = {"train": {"q": ["2"]}}
+    c = Collection.from_lists(passages, {"q": "q"}, judged, to=tmp_path / "c", allow_empty=True)
+    for names, rows in ((["\u00a0", "T", " "], [3, 0, 1]), (["T"], [0]), (["  "], [0])):
+        given = [GivenRecord("train", "q", "q", ("one",), tuple(names))]
+        assert rows_of_passages(given, [names], c, needed=True).tolist() == rows
+
+
 def test_negatives_that_every_positive_of_a_query_repeats_count_once(tmp_path):
     """So a query with two positives has the same pool from rows of triplets as from one row with lists."""
     rows = [

@@ -294,6 +294,11 @@ class Collection(Shown):
         return {one: dict(pairs[a:b]) for one, a, b in zip(queries, borders, borders[1:], strict=False)}
 
 
+def hashes_of_texts(collection: Collection) -> UInt64:
+    """The hashes [n] of the texts alone, in which all blank ones are equal."""
+    return np.asarray(load_array(collection.path / TEXT_KEYS))
+
+
 def reopened(path: str, digest: str) -> Collection:
     """The collection that stood at ``path`` when it was pickled; raises :class:`ArtifactError` for another one."""
     found = Collection.open(path)

@@ -16,15 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from hardneg.data.building import TEXT_KEYS
 from hardneg.data.checks import is_blank
-from hardneg.data.collection import Collection
+from hardneg.data.collection import Collection, hashes_of_texts
 from hardneg.data.languages import ENGLISH
 from hardneg.data.near_copies import near, plain, signatures
 from hardneg.data.text import NO_TEXT, TextColumn, hash_strings
 from hardneg.keyed_random import UInt64, hash64, key
 from hardneg.records import Int32, Int64, Qrels, distinct, spans
-from hardneg.storage.artifacts import load_array
 
 MOST_PASSAGES = 50_000  # passages whose signatures are compared: about 5 seconds
 MOST_QUERIES = 100_000  # queries of a split, or of a collection, that are compared
@@ -96,7 +94,7 @@ def blank(collection: Collection, splits: Mapping[str, Qrels]) -> dict[str, int]
 
     A passage with a title is not blank. ``positives`` are the blank passages that are a positive in any split.
     """
-    suspects = np.flatnonzero(keys_of_texts(collection) == NO_TEXT)
+    suspects = np.flatnonzero(hashes_of_texts(collection) == NO_TEXT)
     titles = collection.titles.take(suspects)
     rows = suspects[np.array([is_blank(title) for title in titles], bool)]
     positives = [np.intersect1d(rows, rows_of(qrels)) for qrels in splits.values()] if len(rows) else []
@@ -105,11 +103,6 @@ def blank(collection: Collection, splits: Mapping[str, Qrels]) -> dict[str, int]
         "positives": len(distinct(np.concatenate(positives))) if positives else 0,
         "queries": sum(map(is_blank, collection.query_texts.take(suspicious(collection.query_texts)))),
     }
-
-
-def keys_of_texts(collection: Collection) -> UInt64:
-    """The hashes [n] of the texts alone, in which all blank ones are equal."""
-    return np.asarray(load_array(collection.path / TEXT_KEYS))
 
 
 def suspicious(column: TextColumn) -> Int64:
@@ -132,7 +125,7 @@ def copies(collection: Collection) -> dict[str, Any]:
     """
     drawn = draw(collection.n_passages, MOST_PASSAGES)
     # Of passages with equal texts one is compared: a passage with a copy may also have a near copy.
-    _, firsts, copied = np.unique(keys_of_texts(collection)[drawn], return_index=True, return_inverse=True)
+    _, firsts, copied = np.unique(hashes_of_texts(collection)[drawn], return_index=True, return_inverse=True)
     found = near(marks := signatures(collection.texts.take(drawn[firsts])), marks, itself=True)
     asked = draw(collection.n_queries, MOST_QUERIES)
     queries = plain_hashes(collection.query_texts.take(asked))

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.data.collection import Collection
+from hardneg.data.collection import Collection, hashes_of_texts
 from hardneg.data.formats.negative_lists import IdList, TokenList
 from hardneg.data.ids import IdSpace
 from hardneg.data.record_source import GivenRecord
-from hardneg.data.text import hash_strings, hash_texts
+from hardneg.data.text import NO_TEXT, hash_strings, hash_texts
 from hardneg.errors import InputError
 from hardneg.keyed_random import UInt64, hash64, key
 from hardneg.negatives.pool import SOURCES, NegativePool, repeats
@@ -206,9 +206,10 @@ def rows_of_passages(
     """
     flat = [text for some in texts for text in some]
     wanted, places = hash_texts(flat), np.arange(len(collection.text_keys), dtype=np.int32)
-    rows = as_written(flat, find(collection.text_keys, places, wanted), collection)
+    keys = hashes_of_texts(collection) if (wanted == NO_TEXT).any() else collection.text_keys
+    rows = as_written(flat, find(keys, places, wanted), collection, keys)
     if (rows < 0).any():  # the keys of a collection of an older version are hashes of the texts as they are
-        rows = np.where(rows < 0, find(collection.text_keys, places, hash_strings(flat)), rows).astype(np.int32)
+        rows = np.where(rows < 0, find(keys, places, hash_strings(flat)), rows).astype(np.int32)
     if (rows < 0).any():
         whole, of = hashes_with_titles(collection)
         if len(whole):
@@ -222,13 +223,14 @@ def rows_of_passages(
     return rows
 
 
-def as_written(texts: Sequence[str], rows: Int32, collection: Collection) -> Int32:
+def as_written(texts: Sequence[str], rows: Int32, collection: Collection, keys: UInt64) -> Int32:
     """The rows [n] of passages with the texts [n], where several passages count as having a text.
 
     ``rows`` are those of the first ones, -1 where there is none. A passage with just this text is preferred.
+    ``keys`` [passages] are equal for passages that count as having one text.
     """
-    order = np.argsort(collection.text_keys, kind="stable")
-    in_order, wanted = collection.text_keys[order], collection.text_keys[rows]
+    order = np.argsort(keys, kind="stable")
+    in_order, wanted = keys[order], keys[rows]
     begin, end = (np.searchsorted(in_order, wanted, side) for side in ("left", "right"))
     found = rows.copy()
     for i in np.flatnonzero((rows >= 0) & (end - begin > 1)).tolist():
