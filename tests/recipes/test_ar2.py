@@ -402,6 +402,10 @@ def test_dev_is_judged_among_some_passages_by_retriever_and_pipeline(world, tmp_
     if test == "test":
         assert not np.isin(run_of_state(out, records["iteration-1"], "test").passage_rows, among).all()
     assert results["entropy"]["dev"].keys() >= {"untrained", "iteration-1"}
+    rows = map(json.loads, (out / "timing.jsonl").read_text().splitlines())
+    encoded = [row["tokens"] for row in rows if row["stage"] == "encode" and row["side"] == "passage"]
+    whole = max(encoded)
+    assert encoded.count(whole) == 2 + (test == "test"), "without test, the last state embeds few passages"
     with power_cut_at("retriever", 3):
         train("cut")
     train("cut")

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from hardneg.diagnostics.reranked import Reranker
-from hardneg.diagnostics.search_state import search_judged
+from hardneg.diagnostics.search_state import encodes_some, search_judged
 from hardneg.diagnostics.sharpness import keep_sharpness
 from hardneg.experiment.layout import reranked_runs, run_of
 from hardneg.experiment.names import Asked, Kind
@@ -118,9 +118,20 @@ class Pipelines:
         return search_judged(base, {name: self.splits[name]}, self.judge)[name]
 
     def keep_sharpness(self, state: Snapshot) -> None:
-        """Publish how sharp a state is, by the runs that judge it."""
-        search = partial(search_judged, state, self.splits, self.judge)
-        keep_sharpness(state, self.training.data, self.training.experiment.cache, search)
+        """Publish how sharp a state is, by the runs that judge it; of some passages if it embeds no others."""
+        data, cache = self.training.data, self.training.experiment.cache
+        among = by_leader(lambda: self.judge.judged_among).get("dev") if encodes_some(state, self.judge) else None
+        if among is None:
+            keep_sharpness(state, data, cache, partial(search_judged, state, self.splits, self.judge))
+            return
+        limited = state.limited(among, alone=True)
+        keep_sharpness(limited, data, cache, partial(self._search_dev, limited))
+        limited.discard("passage")
+
+    def _search_dev(self, limited: Snapshot) -> dict[str, Run]:
+        """The run of dev of a state among the passages that it embeds, which stay embedded."""
+        rows = self.splits["dev"].query_rows
+        return {"dev": limited.search("dev", rows, self.judge.depth, as_trained=True)}
 
     def _reranker(self, ranker: CrossEncoder) -> Reranker:
         training = self.training
