@@ -1,6 +1,7 @@
 """AR2: every step against a slow re-implementation, turns and candidates in force, resuming, refusals."""
 
 import json
+import shutil
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -17,8 +18,11 @@ from hardneg.api.prepare import prepare
 from hardneg.api.start import open_start, with_ranker
 from hardneg.data.training_data import choose_splits
 from hardneg.diagnostics.judge import Judge
-from hardneg.errors import Faults, InputError, NumericError, SettingsError
+from hardneg.errors import ArtifactError, Faults, InputError, NumericError, SettingsError
 from hardneg.evaluation.measures import parse_measures
+from hardneg.experiment.folder import Experiment
+from hardneg.experiment.layout import Layout, reranked_runs
+from hardneg.experiment.snapshot import ArchivedState
 from hardneg.experiment.states import read_states
 from hardneg.models.cross_encoder import RankerSettings
 from hardneg.models.loading import load_encoder
@@ -31,7 +35,10 @@ from hardneg.recipes.ar2 import pipeline
 from hardneg.recipes.ar2.recipe import RECIPE
 from hardneg.recipes.ar2.settings import Ar2
 from hardneg.recipes.starting_ranker import starting_ranker
+from hardneg.recipes.training_run import TrainingRun
 from hardneg.search.rerank import RankerScorer, rerank
+from hardneg.search.runs import load_run, save_run
+from hardneg.storage.artifacts import read_manifest
 from reference_adversarial import slow_entropy
 from worlds.small_trainings import train_small
 from worlds.tiny_world import COMMON, one_thread  # noqa: F401
@@ -320,6 +327,36 @@ def test_pipelines_score_in_the_precision_of_the_experiment(world, tmp_path, mon
     monkeypatch.setattr(pipeline, "RankerScorer", Noted)
     train_small("ar2", world, tmp_path / "exp", precision=precision, iterations=1, device="cpu")
     assert set(asked) == {precision}
+
+
+@pytest.mark.parametrize("change", ["as before", "deeper", "the ranker is gone"])
+def test_re_ranked_runs_that_are_too_short_are_made_again_or_refused(
+    measured, world, tmp_path, monkeypatch, change
+):
+    out = tmp_path / "exp"
+    shutil.copytree(measured[1], out)
+    settings = settings_of("ar2", **(COMMON | SMALL | {"rerank_depth": 10, "measures": "RR@10 R@20"}))
+    data = choose_splits(world.collection)
+    pipelines = pipeline.Pipelines(TrainingRun(settings, data, Experiment(out, out / "cache")))
+    base = ArchivedState("final", Layout(out).runs_of("final"))
+    folder, made = reranked_runs(base.folder, "ranker"), []
+    for name in data.judged if change != "as before" else ():  # as they were for measures of 15 hits
+        run, about = load_run(folder / name), read_manifest(folder / name)
+        save_run(run.cut(15), folder / name, inputs=about.inputs | {"run": "another"}, settings={"k": 15})
+
+    def ranker():
+        made.append(load_ranker(out / "ranker"))
+        return made[-1]
+
+    states = pipelines.of(base, "ranker", ranker, passing=change == "the ranker is gone")
+    if change == "the ranker is gone":
+        with pytest.raises(ArtifactError, match="OTHER_RUN: this run is re-ranked"):
+            next(states)
+        return
+    state = next(states)
+    assert len(made) == (change == "deeper")
+    for name, qrels in data.judged.items():
+        assert np.diff(state.search(name, qrels.query_rows, 100).offsets).tolist() == [100] * len(qrels)
 
 
 def test_turns_of_the_ranker_keep_its_share_of_an_epoch():

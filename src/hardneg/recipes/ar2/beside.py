@@ -280,7 +280,7 @@ def states_beside(
         if item.ranker is None:
             yield base
         else:
-            yield from shelf.pipelines.of(base, item.by, _made, None if item.ranker else place)
+            yield from shelf.pipelines.of(base, item.by, _made, None if item.ranker else place, passing=True)
     models = (training.last_model, shelf.layout.ranker)
     while not all(map(is_published, models)):
         watch(working, len(items), lambda: all(map(is_published, models)))

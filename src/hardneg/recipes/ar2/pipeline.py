@@ -9,6 +9,7 @@ from pathlib import Path
 from hardneg.diagnostics.reranked import Reranker
 from hardneg.diagnostics.search_state import encodes_some, search_judged
 from hardneg.diagnostics.sharpness import keep_sharpness
+from hardneg.errors import ArtifactError
 from hardneg.experiment.layout import reranked_runs, run_of
 from hardneg.experiment.names import Asked, Kind
 from hardneg.experiment.snapshot import Snapshot, State
@@ -18,7 +19,7 @@ from hardneg.process.distributed import by_leader
 from hardneg.recipes.ar2.settings import Ar2
 from hardneg.recipes.measured_states import judge_of
 from hardneg.recipes.training_run import TrainingRun
-from hardneg.records import Int32, Run, Side
+from hardneg.records import Int32, Run, Side, spans
 from hardneg.search.rerank import RankerScorer
 from hardneg.search.runs import load_run
 from hardneg.storage.artifacts import digest_json, is_published
@@ -77,6 +78,11 @@ class PipelineState:
         """Do nothing: a ranker has no vectors."""
 
 
+def longest(run: Run) -> int:
+    """The length of the longest list of a run."""
+    return int(spans(run.offsets).max(initial=0))
+
+
 class Pipelines:
     """The pipelines of an experiment: the retriever's runs of dev and test, re-ranked by rankers."""
 
@@ -91,24 +97,51 @@ class Pipelines:
         return not self.k or all(is_published(run_of(folder, name)) for name in self.splits)
 
     def of(
-        self, base: State, by: str, ranker: Callable[[], CrossEncoder], place: Path | None = None
+        self,
+        base: State,
+        by: str,
+        ranker: Callable[[], CrossEncoder],
+        place: Path | None = None,
+        *,
+        passing: bool = False,
     ) -> Iterator[PipelineState]:
         """Yield the pipeline of a state, unless nothing is re-ranked; its runs are published before that.
 
+        Runs that were published for measures of fewer hits are made again.
+
         Parameters
         ----------
-        ranker : makes or loads the ranker; called only if the runs are not published.
+        ranker : makes or loads the ranker; called only if the runs are not published, or too short.
         place : the folder in which the ranker's weights are kept; None: they are not.
+        passing : whether the ranker may be gone when the runs are published.
+
+        Raises
+        ------
+        ArtifactError : runs are too short, and the ranker is gone.
         """
         if not self.k or not self.splits:
             return
         ready = by_leader(self.are_published, base.folder, by)
+        if ready and (short := self._short(base, by)) is not None:
+            if passing:
+                what = "this run is re-ranked, and of fewer hits than the measures ask for"
+                fix = "its ranker is gone: ask for no more, or train in a new folder"
+                raise ArtifactError("OTHER_RUN", what, fix, path=short)
+            ready = False
         state = PipelineState(
             base, by, partial(self.first_run, base), None if ready else self._reranker(ranker()), ranker=place
         )
         for name, qrels in self.splits.items():
             state.search(name, qrels.query_rows, self.judge.depth)
         yield state
+
+    def _short(self, base: State, by: str) -> Path | None:
+        """A published run of a pipeline that is shorter than the run that it re-ranks; None: there is none."""
+        folder = reranked_runs(base.folder, by)
+        pairs = [(self.first_run(base, name), run_of(folder, name)) for name in self.splits]
+        return by_leader(
+            lambda: next((path for run, path in pairs if longest(load_run(path)) < longest(run)), None)
+        )
 
     def first_run(self, base: State, name: str) -> Run:
         """The run of a split that a ranker re-ranks: the run by which the state is measured.

@@ -143,8 +143,9 @@ class Iterations:
             self.game.advance(RETRIEVER, number)
             state = yield from self._refresh(number)
             self.game.advance(RANKER, number)
-        yield from self.pipelines.of(state, RANKER, lambda: self._now(number))
-        yield from self.pipelines.of(self.first, f"{RANKER}-{number}", lambda: self._now(number))
+        now = partial(self._now, number)
+        yield from self.pipelines.of(state, RANKER, now, passing=True)
+        yield from self.pipelines.of(self.first, f"{RANKER}-{number}", now, passing=True)
 
     def finish(self) -> None:
         """Play the last iteration, which has a refresh only if the ranker has the second turn."""
