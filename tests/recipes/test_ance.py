@@ -6,6 +6,7 @@ import shutil
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from hardneg.recipes.ance import versions as refresh
 from hardneg.recipes.ance.recipe import RECIPE, Ance
 from hardneg.recipes.roles import peers
 from hardneg.recipes.training_run import TrainingRun
+from hardneg.storage.artifacts import publish
 from processes import together
 from worlds.tiny_world import COMMON, one_thread  # noqa: F401
 
@@ -334,6 +336,27 @@ def test_a_state_names_the_negatives_in_force_before_its_step(tmp_path):
     ]  # the model of step 200 mines version 2
     assert [before("sync", step) for step in asked] == [None, 0, 2, 2, 2, 3]
     assert [before("async-fixed", step) for step in asked] == [None, 0, 2, 2, 2, 3]
+
+
+def test_the_inferencer_deletes_the_models_that_it_passed_over(tmp_path, monkeypatch):
+    experiment, there = Experiment(tmp_path, tmp_path / "cache"), {}
+    for step in (10, 20, 30, 40):
+        with publish(experiment.layout.exported(step), "model", inputs={"step": str(step)}):
+            pass
+    jobs = iter([(0, 0), (1, 30), (2, 40), refreshing.DONE])
+
+    def search(state, judge, *, depth):
+        there[state] = [step for step, _ in experiment.layout.exports()]
+
+    monkeypatch.setattr(ance, "wait_for_peer", lambda *given: lambda ready, what: next(jobs))
+    monkeypatch.setattr(ance, "published_model", lambda experiment, step, device: step)
+    monkeypatch.setattr(ance, "mining_state", lambda training, miner, version, step: version)
+    monkeypatch.setattr(ance, "search_state", search)
+    for name in ("judge_of", "publish_together"):
+        monkeypatch.setattr(ance, name, lambda *given: None)
+    training = SimpleNamespace(settings=Ance(**SMALL | {"mode": "async"}), data=None, experiment=experiment)
+    ance.infer(training, lambda: SimpleNamespace(device="cpu"), 1.0)
+    assert there == {0: [10, 20, 30, 40], 1: [30, 40], 2: [40]}
 
 
 def test_async_takes_the_newest_version_at_once_and_replays_its_log(tmp_path):

@@ -31,6 +31,7 @@ from hardneg.recipes.ance.refreshing import (
     DONE,
     EPISODE,
     archived_state,
+    delete_models,
     delete_old,
     is_mined,
     mined_states,
@@ -63,7 +64,7 @@ from hardneg.training.objectives import LossName, group_loss
 from hardneg.training.optim import Schedule, cyclical
 from hardneg.training.stage import steps_made
 
-EXPORTS = 2  # published models that exist at once if the inferencer keeps up; older ones are deleted
+EXPORTS = 2  # published models that exist at once if no more are published while a version is made
 NEEDED = 2  # versions that resuming or the results may need besides those that are kept
 
 
@@ -357,6 +358,7 @@ def infer(training: TrainingRun[Ance], base: Callable[[], BiEncoder], patience: 
     todo = partial(next_job, settings.mode, experiment, every=settings.refresh_every, refreshes=settings.refreshes)
     while (job := by_leader(wait, todo, "a model to mine with")) != DONE:
         version, step = job
+        by_leader(delete_models, experiment, before=step)  # nobody else may look after them
         miner = base() if step == 0 else published_model(experiment, step, base().device)
         state = mining_state(training, miner, version, step)
         search_state(state, judge, depth=settings.depth)  # before the embeddings are deleted

@@ -151,6 +151,13 @@ def geometry_of(experiment: Experiment, version: int) -> Path:
     return runs_of(experiment, version) / GEOMETRY
 
 
+def delete_models(experiment: Experiment, *, before: int) -> None:
+    """Delete the models that were published before this step; they mine no version any more."""
+    for step, path in experiment.layout.exports():
+        if step < before:
+            remove(path)
+
+
 def delete_old(experiment: Experiment, *, used: Path | None, keep: int | None) -> None:
     """Delete models that are no newer than that of the newest version, and old versions.
 
@@ -164,9 +171,7 @@ def delete_old(experiment: Experiment, *, used: Path | None, keep: int | None) -
     versions = versions_of(experiment)
     newest = versions.newest()
     mined = -1 if newest is None else versions.step(newest)
-    for step, path in experiment.layout.exports():
-        if step <= mined:
-            remove(path)
+    delete_models(experiment, before=mined + 1)
     if newest is None or keep is None or used is None:
         return
     oldest = min(number_of(used), newest - keep + 1, needed_from(experiment))
