@@ -159,7 +159,7 @@ def hardneg_rerank(size: Mapping[str, Any]) -> Run:
 class _Known:
     """Scores that cost nothing: a hash of the passage's row."""
 
-    def score(self, query_rows: np.ndarray, passage_rows: np.ndarray) -> np.ndarray:
+    def score(self, query_rows: np.ndarray, passage_rows: np.ndarray, **progress: Any) -> np.ndarray:
         return hashed(passage_rows)
 
 
