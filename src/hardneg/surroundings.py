@@ -24,10 +24,44 @@ _computed = False  # whether torch has computed for us in this process
 _forked = False  # whether this process is a fork of one in which it had, and has not computed yet
 
 
+class _Float32:
+    """The default type of numbers that a caller had, and in how many blocks threads are now.
+
+    torch has one default for all threads, so only the end of the last block puts the caller's back.
+    """
+
+    def __init__(self) -> None:
+        self.lock, self.blocks, self.before = threading.Lock(), 0, None
+
+    @contextlib.contextmanager
+    def block(self, torch: Any) -> Iterator[None]:
+        """Let numbers be float32 by default in the block."""
+        with self.lock:
+            found, first = torch.get_default_dtype(), self.blocks == 0
+            if first:
+                self.before = found
+            self.blocks += 1
+            if found != torch.float32:
+                torch.set_default_dtype(torch.float32)
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.blocks -= 1
+                before = self.before if self.blocks == 0 else torch.float32
+                if not first and found != torch.float32:  # a caller within another block has set it
+                    before = found
+                if torch.get_default_dtype() == torch.float32 != before:
+                    torch.set_default_dtype(before)
+
+
+_float32 = _Float32()
+
+
 def _in_fork() -> None:
     """In a forked process no other thread runs, so none holds its turn, and none of torch's works."""
-    global _turn, _forked
-    _turn, _forked = threading.RLock(), _computed
+    global _turn, _forked, _float32
+    _turn, _forked, _float32 = threading.RLock(), _computed, _Float32()
 
 
 os.register_at_fork(after_in_child=_in_fork)
@@ -58,9 +92,7 @@ def own_surroundings() -> Iterator[None]:
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
-        if (dtype := torch.get_default_dtype()) != torch.float32:
-            stack.callback(torch.set_default_dtype, dtype)
-            torch.set_default_dtype(torch.float32)
+        stack.enter_context(_float32.block(torch))
         if torch.get_default_device().type != "cpu":
             stack.enter_context(torch.device("cpu"))
         stack.enter_context(_outside_blocks_of_autocast(torch))

@@ -155,6 +155,26 @@ def test_a_thread_of_the_caller_keeps_its_own(world):
     assert kept == [False]
 
 
+def test_one_thread_works_in_float32_after_another_one_has_ended():
+    """torch has one default for all threads."""
+    own, theirs = surroundings_of_torch.own_surroundings(), surroundings_of_torch.own_surroundings()
+    with in_float64(), ThreadPoolExecutor(1) as another:
+        another.submit(theirs.__enter__).result()
+        with own:
+            another.submit(theirs.__exit__, None, None, None).result()
+            assert torch.get_default_dtype() == torch.float32
+        assert torch.get_default_dtype() == torch.float64
+
+
+def test_a_caller_within_a_block_keeps_its_own_type_of_numbers():
+    with surroundings_of_torch.own_surroundings():
+        with in_float64():
+            with surroundings_of_torch.own_surroundings():
+                assert torch.get_default_dtype() == torch.float32
+            assert torch.get_default_dtype() == torch.float64
+        assert torch.get_default_dtype() == torch.float32
+
+
 def test_trainings_in_threads_take_turns_and_train_the_same(world, tmp_path, caplog):
     expected = train_small("star", world, tmp_path / "alone")
     with ThreadPoolExecutor(2) as threads:
