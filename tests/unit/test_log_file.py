@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from hardneg.process.progress import log_file
+from hardneg.process.progress import log_file, say
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has a device that is always full")
@@ -36,3 +36,27 @@ def fail_while_logging(path):
     with log_file(path):
         logging.getLogger("hardneg.something").warning("lost")
         raise KeyError("its own")
+
+
+def test_notes_reach_the_log_of_an_experiment_and_nothing_else_that_listens(tmp_path, caplog):
+    library, own = logging.getLogger("hardneg"), logging.getLogger("another.library")
+    caplog.set_level(logging.WARNING)
+    caplog.set_level(logging.NOTSET, logger="hardneg")  # as in a program, which has set nothing
+    with log_file(tmp_path / "log.txt"):
+        say("goes on where it ended")
+        library.warning("look")
+        own.setLevel(logging.INFO)
+        own.info("of the program itself")
+    own.setLevel(logging.NOTSET)
+    say("too late")
+    lines = (tmp_path / "log.txt").read_text().splitlines()
+    assert [line.partition(": ")[2] for line in lines] == ["goes on where it ended", "look"]
+    assert caplog.messages == ["look", "of the program itself"]
+    assert library.level == logging.NOTSET
+
+
+def test_a_level_that_a_program_has_set_stays(tmp_path, caplog):
+    caplog.set_level(logging.ERROR, logger="hardneg")
+    with log_file(tmp_path / "log.txt"):
+        say("nobody asked for this")
+    assert not (tmp_path / "log.txt").exists()

@@ -166,12 +166,39 @@ def log_file(path: Path) -> Iterator[None]:
     handler = LogFile(path, encoding="utf-8", delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     library = logging.getLogger("hardneg")
-    library.addHandler(handler)
+    with _notes_logged(library):
+        library.addHandler(handler)
+        try:
+            yield
+        finally:
+            library.removeHandler(handler)
+            handler.close()
+
+
+@contextlib.contextmanager
+def _notes_logged(library: logging.Logger) -> Iterator[None]:
+    """Let a library log its notes in the block, unless a program has set its level.
+
+    The handlers that are there get no more than before: a program would show the notes twice.
+    """
+    usual = library.getEffectiveLevel()
+    if library.level != logging.NOTSET or usual <= logging.INFO:
+        yield
+        return
+
+    def as_before(record: logging.LogRecord) -> bool:
+        return record.levelno >= usual or record.name.partition(".")[0] != library.name
+
+    others = [*library.handlers, *logging.getLogger().handlers]
+    for one in others:
+        one.addFilter(as_before)
+    library.setLevel(logging.INFO)
     try:
         yield
     finally:
-        library.removeHandler(handler)
-        handler.close()
+        library.setLevel(logging.NOTSET)
+        for one in others:
+            one.removeFilter(as_before)
 
 
 def silent(done: int, total: int) -> None:
