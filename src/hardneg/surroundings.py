@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 _turn = threading.RLock()
 
 
-_computed = False  # whether torch has computed for us in this process
-_forked = False  # whether this process is a fork of one in which it had, and has not computed yet
+_computed = False  # whether torch may have computed in this process: we were called while it was loaded
+_forked = False  # whether this process is a fork of one in which it may have, and has not computed yet
 
 
 class _Float32:
@@ -128,8 +128,8 @@ def _use_living_threads(torch: Any) -> None:
     torch.set_num_threads(1)
     if (faiss := sys.modules.get("faiss")) is not None:
         faiss.omp_set_num_threads(1)
-    what = "this process was forked from one that had computed, so it works on one thread"
-    log.warning("%s; to use more, fork before models are opened", what)
+    what = "this process was forked from one that may have computed on several threads, so it works on one"
+    log.warning("%s; to use more, fork before hardneg is first called", what)
 
 
 @contextlib.contextmanager

@@ -209,6 +209,19 @@ def test_a_forked_process_does_not_wait_for_a_thread_that_it_lacks():
     assert status == 0
 
 
+def test_the_warning_of_a_fork_says_what_is_known(monkeypatch, caplog):
+    """Whether the parent computed nobody knows: it may have opened a collection alone, or used torch by itself."""
+    monkeypatch.setattr(surroundings_of_torch, "_forked", True)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with surroundings_of_torch.own_surroundings():
+            assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+    assert "may have computed on several threads, so it works on one; to use more, fork before" in caplog.text
+
+
 @pytest.mark.parametrize(("computed", "threads"), [(True, 1), (False, 2)])
 def test_a_fork_of_a_process_that_has_computed_works_on_one_thread(monkeypatch, computed, threads):
     """Otherwise OpenMP waits for ever for the threads of the parent."""
