@@ -159,9 +159,9 @@ def find_tables(place: Path) -> Found:
         elif suffix_of(path) != JSON[0] or len(files) == 1:  # other JSON may stand in a folder
             raise unknown_columns(path, columns)
     if by_id:
-        judged = [columns for names in by_id.values() if (columns := judged_columns(tuple(names)))]
-        named = tuple(plain_name(columns.positive) for columns in judged)
-        found.corpus[:] = [replace(table, by_id=True, named=named) for table in found.corpus]
+        judged = [one for names in by_id.values() if (one := judged_columns(tuple(names)))]
+        ids = tuple(plain_name(one.positive) for one in judged)
+        found.corpus[:] = [replace(table, by_id=True, named=ids) for table in found.corpus]
         check_ids(found, by_id)
     return found
 
