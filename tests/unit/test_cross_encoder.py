@@ -418,6 +418,10 @@ def test_a_saved_ranker_can_be_given_longer_pairs_again(classifiers, family, lim
     longer = as_long_as_it_takes(partial(load_ranker, tmp_path / "twice"), {"max_length": 512}, lines.append)
     assert longer.settings.max_length == limit
     assert lines == [f"ranker: it takes pairs of {limit} tokens, not of 512"]
+    prompt = {"max_length": 20, "query_prompt": "a " * 8}
+    with pytest.raises(SettingsError, match="TOO_LONG: query_prompt"):
+        as_long_as_it_takes(partial(load_ranker, tmp_path / "twice"), prompt, lines.append)
+    assert len(lines) == 1
 
 
 def test_a_ranker_that_was_saved_without_its_limit_takes_as_many_tokens_as_positions(classifiers, tmp_path):
@@ -673,6 +677,14 @@ def test_a_default_prompt_is_warned_of(classifiers, tmp_path, sentence_transform
     [
         ({"max_length": LENGTH + 1}, f"TOO_LONG: .* takes {LENGTH} tokens; set it to at most {LENGTH}"),
         ({"max_length": 20, "query_length": 30}, "MAX_LENGTH"),
+        (
+            {"max_length": 20, "query_prompt": "a " * 8},
+            "TOO_LONG: query_prompt takes .* tokens, and the query's length is 10: no text would be left",
+        ),
+        (
+            {"passage_length": 9, "passage_prompt": "a " * 8},
+            "TOO_LONG: passage_prompt takes .* tokens, and the passage's length is 9: no text would be left",
+        ),
         ({"max_length": 0}, "BAD_SETTING: max_length = 0"),
         ({"activation": "tanh"}, "BAD_SETTING: activation = 'tanh'"),
         ({"max_lenght": 3}, "UNKNOWN_SETTING: a ranker has no setting 'max_lenght'; did you mean max_length"),

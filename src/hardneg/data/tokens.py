@@ -19,7 +19,7 @@ from tokenizers.models import WordLevel
 from hardneg.data.words import Sequences, WordTokenizer, parts_at_blanks
 from hardneg.errors import SettingsError
 from hardneg.process.progress import Tick, silent, wait_for_another
-from hardneg.records import Int32, Int64, TextTemplate, TokenBatch, offsets_of, spans, take_spans
+from hardneg.records import Int32, Int64, Side, TextTemplate, TokenBatch, offsets_of, spans, take_spans
 from hardneg.storage.artifacts import (
     digest_json,
     is_published,
@@ -230,6 +230,19 @@ def plain_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
     copy.no_truncation()
     copy.no_padding()
     return copy
+
+
+def check_prompt(tokenizer: Tokenizer, side: Side, prompt: str, name: str, length: int | None) -> None:
+    """Refuse a prompt after which not even a text of one letter would be left; raises :class:`SettingsError`.
+
+    Parameters
+    ----------
+    name, length : the setting at which texts of this side are cut, and its tokens; None: it cuts none.
+    """
+    taken = len(tokenizer.encode(prompt + "a").ids) - 1 if prompt and length else 0
+    if length and taken >= length:
+        what = f"{side}_prompt takes {taken} tokens, and {name} is {length}: no text would be left"
+        raise SettingsError("TOO_LONG", what, f"shorten the prompt, or raise {name}")
 
 
 def separator(tokenizer: Tokenizer) -> str:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from hardneg import keyed_random
 from hardneg.arguments import brief
 from hardneg.data.token_pairs import PairForm, PairTemplate
+from hardneg.data.tokens import check_prompt
 from hardneg.errors import SettingsError
 from hardneg.models.encoder_settings import TitleJoin, check_of_model
 from hardneg.models.linear import undrawn
@@ -178,7 +179,8 @@ class CrossEncoder(TowerModel):
 
     Raises
     ------
-    SettingsError : the tokenizer has no form for pairs, or the lengths do not fit it or the transformer.
+    SettingsError : the tokenizer has no form for pairs, or the lengths do not fit it, the prompts or the
+        transformer.
     """
 
     settings: RankerSettings
@@ -191,6 +193,9 @@ class CrossEncoder(TowerModel):
             raise SettingsError("TOO_LONG", what, f"set it to at most {tower.longest}")
         self.form = PairForm.of(tower.tokenizer)
         self.template.check(self.form)
+        for text in (self.template.query, self.template.passage):  # a passage's prompt may end in a later chunk
+            length = text.max_length * text.chunks
+            check_prompt(tower.tokenizer, text.side, text.prompt, f"the {text.side}'s length", length)
 
     @property
     def tower(self) -> Tower:

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer
 
 from hardneg.arguments import checked
 from hardneg.config import read_preset
-from hardneg.data.tokens import special_around
+from hardneg.data.tokens import check_prompt, special_around
 from hardneg.errors import InputError, SettingsError
 from hardneg.models.bi_encoder import BiEncoder, width_of
 from hardneg.models.code import allow_code
@@ -28,7 +27,6 @@ from hardneg.models.source import ModelSource
 from hardneg.models.st_folder import MODULES, SentenceFolder, read_head, read_st_folder
 from hardneg.models.tower import KIND, Tower, read_tower
 from hardneg.models.warned import warn_once
-from hardneg.records import Side
 from hardneg.storage.artifacts import MANIFEST, open_artifact
 
 log = logging.getLogger(__name__)
@@ -331,22 +329,9 @@ def _check_lengths(
                 what, fix = f"prompts = {family} means {what}", f"give {name} as well, at most {limit}"
             raise SettingsError("TOO_LONG", what, fix)
     for name in ("query_length", "search_query_length"):
-        check_room(parts[0].tower.tokenizer, "query", settings.query_prompt, name, getattr(settings, name))
+        check_prompt(parts[0].tower.tokenizer, "query", settings.query_prompt, name, getattr(settings, name))
     room = settings.passage_length * settings.chunks  # the prompt may end in a later chunk
-    check_room(parts[-1].tower.tokenizer, "passage", settings.passage_prompt, "passage_length", room)
-
-
-def check_room(tokenizer: Tokenizer, side: Side, prompt: str, name: str, length: int | None) -> None:
-    """Refuse a prompt after which not even a text of one letter would be left; raises :class:`SettingsError`.
-
-    Parameters
-    ----------
-    name, length : the setting at which texts of this side are cut, and its tokens; None: it cuts none.
-    """
-    taken = len(tokenizer.encode(prompt + "a").ids) - 1 if prompt and length else 0
-    if length and taken >= length:
-        what = f"{side}_prompt takes {taken} tokens, and {name} is {length}: no text would be left"
-        raise SettingsError("TOO_LONG", what, f"shorten the prompt, or raise {name}")
+    check_prompt(parts[-1].tower.tokenizer, "passage", settings.passage_prompt, "passage_length", room)
 
 
 def _check_case(tower: Tower, said: SentenceFolder, folder: Path) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
+from hardneg.data.tokens import check_prompt
 from hardneg.errors import SettingsError
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.encoder_settings import EncoderSettings
-from hardneg.models.loading import PretrainedModel, check_room, open_encoder, read_model
+from hardneg.models.loading import PretrainedModel, open_encoder, read_model
 from hardneg.models.reinit import reinitialize
 from hardneg.models.source import ModelSource
 from hardneg.recipes.settings import TrainingSettings
@@ -31,7 +32,7 @@ def as_trained(model: PretrainedModel, settings: TrainingSettings) -> BiEncoder:
         raise SettingsError("TWO_MODELS", what, "give one, or towers = untied")
     encoder = model.encoder(family=settings.prompts, **settings.encoder_overrides)
     prompt, in_steps = encoder.settings.passage_prompt, settings.train_passage_length
-    check_room(encoder.tokenizer("passage"), "passage", prompt, "train_passage_length", in_steps)
+    check_prompt(encoder.tokenizer("passage"), "passage", prompt, "train_passage_length", in_steps)
     if in_steps is not None and in_steps > (length := encoder.settings.passage_length):
         what = (
             f"train_passage_length = {in_steps} is more than passage_length = {length}, which cuts in steps, too"

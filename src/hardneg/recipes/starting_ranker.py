@@ -69,8 +69,10 @@ def as_long_as_it_takes(
     except SettingsError as fault:
         if fault.code != "TOO_LONG" or "max_length" not in overrides:
             raise
-    ranker = load(**{name: value for name, value in overrides.items() if name != "max_length"})
-    longest = ranker.tower.longest
+        ranker = load(**{name: value for name, value in overrides.items() if name != "max_length"})
+        longest = ranker.tower.longest
+        if overrides["max_length"] <= longest:  # so it is a prompt that is too long
+            raise
     if ranker.settings.max_length < longest:  # it was trained with shorter ones
         ranker = load(**{**overrides, "max_length": longest})
     tell(f"ranker: it takes pairs of {longest} tokens, not of {overrides['max_length']}")
