@@ -13,6 +13,7 @@ from hardneg.models.rankers import new_ranker
 from hardneg.models.recomputing import recompute_layers, transformers_of
 from hardneg.models.source import ModelSource
 from hardneg.models.tokenizing import pair_store, token_store
+from hardneg.recipes.starting_ranker import ranker_of
 from worlds.tiny_world import COMMON, one_thread  # noqa: F401
 
 STAR = COMMON | {"queries_per_step": 4, "steps": 3, "depth": 20, "measures": "RR@10"}
@@ -107,3 +108,19 @@ def test_a_model_that_cannot_is_refused(world, monkeypatch):
     monkeypatch.setattr("transformers.modeling_layers.GradientCheckpointingLayer", torch.nn.Bilinear)
     with pytest.raises(SettingsError, match="recompute_layers = true: a model of type bert cannot recompute them"):
         recompute_layers(encoder)
+
+
+@pytest.mark.parametrize("trained", ["star", "ranker"])
+def test_a_model_that_cannot_is_refused_before_anything_is_done(world, tmp_path, monkeypatch, trained):
+    monkeypatch.setattr("transformers.modeling_layers.GradientCheckpointingLayer", torch.nn.Bilinear)
+    train = {"star": hn.train_star, "ranker": hn.train_ranker}[trained]
+    with pytest.raises(SettingsError, match="cannot recompute them"):
+        train(world.collection, world.model, tmp_path / "exp", device="cpu", recompute_layers=True, **STAR)
+    assert not (tmp_path / "exp").exists()
+
+
+def test_a_ranker_of_ar2_that_cannot_is_refused_where_it_is_opened(world, monkeypatch):
+    settings = hn.settings_of("ar2", recompute_layers=True)
+    monkeypatch.setattr("transformers.modeling_layers.GradientCheckpointingLayer", torch.nn.Bilinear)
+    with pytest.raises(SettingsError, match="cannot recompute them"):
+        ranker_of(ModelSource.at(world.model, device="cpu"), settings)

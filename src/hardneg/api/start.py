@@ -20,6 +20,7 @@ from hardneg.models.code import allowed_code
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.lengths import Length, lengths_of
 from hardneg.models.loading import read_model
+from hardneg.models.recomputing import check_recomputing
 from hardneg.models.tokenizing import texts_digest
 from hardneg.process.distributed import by_leader, is_leader, world_size
 from hardneg.process.hardware import warn_if_emulated
@@ -86,6 +87,8 @@ def open_start(task: Task, *, compare_texts: bool) -> Start:
     encoder = as_trained(model, settings)
     task.recipe.check(settings, task.data, encoder)
     settings.check_chunks(encoder.settings.chunks)
+    if settings.recompute_layers:
+        check_recomputing(encoder)
     if task.given.index is not None:  # a wrong index must not become an input of the experiment
         texts = partial(texts_digest, encoder, task.data.collection, task.stores) if compare_texts else None
         check_index(task.given.index, encoder, digest=encoder.digest("passage"), tokens=texts)

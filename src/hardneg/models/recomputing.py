@@ -25,18 +25,27 @@ def recompute_layers(model: nn.Module) -> None:
     ------
     SettingsError : a transformer cannot compute its layers again.
     """
+    for layers in map(_layers, transformers_of(model)):
+        for layer in layers[:-1]:
+            layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
+            layer.gradient_checkpointing = True
+
+
+def check_recomputing(model: nn.Module) -> None:
+    """Refuse a model before training as :func:`recompute_layers` does; nothing is changed in it."""
+    for transformer in transformers_of(model):
+        _layers(transformer)
+
+
+def _layers(transformer: Any) -> list[Any]:
+    """The layers that can be computed again; raises :class:`SettingsError` where there are none."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
-    for transformer in transformers_of(model):
-        layers = [one for one in transformer.modules() if isinstance(one, GradientCheckpointingLayer)]
-        if not layers:
-            what = (
-                f"recompute_layers = true: a model of type {transformer.config.model_type} cannot recompute them"
-            )
-            raise SettingsError("BAD_SETTING", what, "leave it out; gradient_cache saves memory with every model")
-        for layer in layers[:-1]:
-            layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)  # type: ignore[assignment]
-            layer.gradient_checkpointing = True
+    layers = [one for one in transformer.modules() if isinstance(one, GradientCheckpointingLayer)]
+    if not layers:
+        what = f"recompute_layers = true: a model of type {transformer.config.model_type} cannot recompute them"
+        raise SettingsError("BAD_SETTING", what, "leave it out; gradient_cache saves memory with every model")
+    return layers
 
 
 def transformers_of(model: nn.Module) -> list[Any]:

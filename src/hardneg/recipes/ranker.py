@@ -25,6 +25,7 @@ from hardneg.experiment.snapshot import ArchivedState, Snapshot
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.cross_encoder import CrossEncoder, RankerSettings
 from hardneg.models.rankers import load_ranker, new_ranker, open_ranker, save_ranker
+from hardneg.models.recomputing import check_recomputing
 from hardneg.models.reinit import reinitialize
 from hardneg.models.source import ModelSource
 from hardneg.models.tokenizing import pair_store
@@ -185,6 +186,8 @@ def fresh_ranker(source: ModelSource, settings: RankerTraining, tell: Callable[[
             raise
         fresh = partial(new_ranker, source, seed=settings.seed, tell=tell)
         ranker = as_long_as_it_takes(fresh, settings.ranker_overrides, tell)
+    if settings.recompute_layers:
+        check_recomputing(ranker)
     if settings.reinit_layers:
         reinitialize(ranker.tower.transformer, settings.reinit_layers, seed=settings.reinit_seed)
     return ranker

@@ -10,6 +10,7 @@ from typing import Any
 from hardneg.errors import SettingsError
 from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.rankers import new_ranker, open_ranker
+from hardneg.models.recomputing import check_recomputing
 from hardneg.models.source import ModelSource
 from hardneg.process.progress import say
 from hardneg.recipes.settings import TrainingSettings
@@ -32,7 +33,10 @@ class StartingRanker:
 def ranker_of(source: ModelSource, settings: TrainingSettings) -> StartingRanker:
     """The ranker that training with these settings starts from; raises as :func:`starting_ranker`."""
     overrides = settings.new_ranker_overrides if source.ranker is None else settings.ranker_overrides
-    return starting_ranker(source, overrides, seed=settings.seed)
+    ranker = starting_ranker(source, overrides, seed=settings.seed)
+    if settings.recompute_layers:
+        check_recomputing(ranker.model)
+    return ranker
 
 
 def starting_ranker(source: ModelSource, overrides: Mapping[str, Any], *, seed: int) -> StartingRanker:
