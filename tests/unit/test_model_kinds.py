@@ -112,6 +112,22 @@ def test_rotary_models_ignore_the_kind_of_position_that_their_configuration_name
     assert can_pack(load_encoder(str(folder)).each_tower()[0].transformer)
 
 
+@pytest.mark.parametrize("halves", [False, True])
+def test_the_window_of_a_model_that_attends_both_ways_stays_as_it_is(bert, tmp_path, monkeypatch, halves):
+    """It is halved where a configuration is read; the first versions of transformers 5 saved the half."""
+    kind = transformers.Gemma3TextConfig
+    if halves:
+        monkeypatch.setattr(kind, "to_dict", transformers.PretrainedConfig.to_dict)
+    folder = shutil.copytree(bert, tmp_path / "0")
+    transformers.Gemma3TextModel(kind(**FLAT["Gemma 3"][1])).save_pretrained(folder)
+    first = load_encoder(str(folder))
+    window = first.each_tower()[0].transformer.config.sliding_window
+    for number in (1, 2):
+        save_encoder(load_encoder(str(tmp_path / str(number - 1))), tmp_path / str(number))
+    assert load_encoder(str(tmp_path / "2")).each_tower()[0].transformer.config.sliding_window == window > 1
+    assert load_encoder(str(tmp_path / "2")).digest() == first.digest()
+
+
 @pytest.fixture
 def published(bert, tmp_path, sentence_transformers):
     """A folder of sentence-transformers without Normalize, and what its Transformer and settings are to say."""

@@ -161,7 +161,23 @@ class Tower(nn.Module):
         """
         with quiet(), foreign((draft / f"{inside}config.json").parent) as folder:
             self.transformer.save_pretrained(folder)
+            _keep_window(self.transformer.config, folder)
             as_read(self.pretrained_tokenizer).save_pretrained(folder)
+
+
+def _keep_window(config: Any, folder: Path) -> None:
+    """Write a configuration again if its window would be read as another one.
+
+    Where tokens attend to both sides, Gemma's configuration halves its window each time that it is read. The first
+    versions of transformers 5 saved the half.
+    """
+    window = getattr(config, "sliding_window", None)
+    if not window or not getattr(config, "use_bidirectional_attention", False):
+        return
+    if type(config).from_pretrained(folder).sliding_window != window:
+        whole = copy.deepcopy(config)
+        whole.sliding_window = (window - 1) * 2
+        whole.save_pretrained(folder)
 
 
 def as_read(tokenizer: Any) -> Any:
