@@ -14,6 +14,7 @@ from hardneg.data.training_data import choose_splits
 from hardneg.experiment.margins import read_margins
 from hardneg.negatives.facts import entries_of
 from hardneg.negatives.pool import load_pool
+from hardneg.search.runs import load_run
 from reference_candidates import slow_candidates
 from worlds.tiny_world import SETTINGS, one_thread, tiny_model  # noqa: F401
 
@@ -313,6 +314,8 @@ def test_lookahead_around_all_positives(train_only, train):
     assert all(found <= set(train.of(i).tolist()) for i, found in enumerate(anchors))
     assert sum(len(found) == 2 for found in anchors) > 10
     assert counts_of(done.pool(1), 1) == [(6, 6, 0, 0, 0)] * 60
+    lists = load_run(done.path / "episodes/1/runs/lookahead-all")  # the report reads it
+    assert len(lists) == len(train.passage_rows)
 
 
 # ---------------------------------------------------------------- runs and what is measured on them

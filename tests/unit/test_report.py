@@ -499,6 +499,7 @@ def test_swing_says_its_classes(finished):
 def test_composition_begins_with_bm25(finished):
     _, drawn = finished
     candidates, pools = drawn["composition"].table, drawn["composition_of_pools"].table
+    assert "other" not in pools.column("first in"), "every negative was drawn from a list of the report"
     for table in (candidates, pools):
         assert "BM25" in table.column("first in")
         assert "BM25" not in table.column("list")
