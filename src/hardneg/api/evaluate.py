@@ -283,10 +283,11 @@ def sides_of(
 ) -> list[Side]:
     """The sides of a comparison; ``found`` has the name, hits and values of each seed, run after run."""
     following, rounded = iter(found), any(len(some) > 1 for some in seeds)
-    return [
-        Side(named(run, number), *zip(*itertools.islice(following, len(some)), strict=True), rounded=rounded)
-        for number, (run, some) in enumerate(zip(runs, seeds, strict=True), 1)
-    ]
+    sides = []
+    for number, (run, some) in enumerate(zip(runs, seeds, strict=True), 1):
+        names, hits, values = zip(*itertools.islice(following, len(some)), strict=True)
+        sides.append(Side(named(run, number), names, hits, values, rounded))
+    return sides
 
 
 def tested(
