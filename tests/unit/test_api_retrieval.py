@@ -12,7 +12,8 @@ import pytest
 
 import hardneg as hn
 from hardneg.api import search
-from hardneg.api.evaluate import Pair, sides_of, tested
+from hardneg.api.evaluate import Pair, sides_of
+from hardneg.api.evaluate import tested as rows_of_tests
 from hardneg.api.inputs import holding
 from hardneg.api.search import SearcherOptions
 from hardneg.cli.tables import comparison_table
@@ -516,7 +517,7 @@ def test_a_run_ties_with_seeds_that_equal_it():
     found = Evaluation(np.arange(40, dtype=np.int32), {"RR@10": 1 / np.arange(1.0, 41)}, 0, 0)
     hits = run_of([[0]] * 40)
     sides = sides_of(["several", "one"], [["several/seed-1", "several/seed-2"], ["one"]], [("", hits, found)] * 3)
-    (row,) = tested(sides, [Pair(*sides)], parse_measures("RR@10"), seed=0)
+    (row,) = rows_of_tests(sides, [Pair(*sides)], parse_measures("RR@10"), seed=0)
     assert (row["wins"], row["ties"], row["losses"], row["p"]) == (0, 40, 0, 1)
     assert set(row["by_seed"].values()) == {0}
     alone = sides_of(["one", "other"], [["one"], ["other"]], [("", hits, found)] * 2)
