@@ -1299,7 +1299,10 @@ def test_an_experiment_that_is_executed_now_says_by_whom(tmp_path, hardneg):
         assert "being executed" in about(opened_at(folder))
     assert f"is being executed by {us}: no state was measured; the last logged step is 7." in out
     assert "again to go on" not in out
-    (folder / "settings.json").write_text(json.dumps(Course(several_episodes=True).as_record()))
+    record = {"recipe": "ance-tele", "inputs": {}, "result_settings": {}} | Course(
+        several_episodes=True
+    ).as_record()
+    write_settings(folder, record)
     _, out, _ = hardneg("show", folder)
     assert "is not finished: no state was measured; the last logged step is 7 of episode 1." in out
     assert "Run the same command again to go on." in out
