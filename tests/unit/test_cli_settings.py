@@ -97,11 +97,14 @@ def test_epochs_win_over_the_steps_and_bounds_of_a_preset():
 
 
 @pytest.mark.parametrize("length", [{"steps": 100_000}, {"epochs": 2.0}])
-def test_the_length_of_training_wins_over_the_stop_of_a_preset(length):
+def test_the_length_of_training_wins_over_the_stop_of_a_preset(tmp_path, length):
     assert settings_of("star", "passage").stop_step == 50_000
     assert settings_of("star", "passage", usual=length).stop_step is None
     stopped = settings_of("star", "passage", None, ["stop_step=9"], usual=length)
     assert stopped.stop_step == 9
+    (tmp_path / "own.toml").write_text("stop_step = 7\n")
+    assert settings_of("star", "passage", tmp_path / "own.toml", usual=length).stop_step == 7
+    assert settings_of("star", settings=stopped, usual=length).stop_step == 9
     assert settings_of("ance-tele", "demo", usual=length).stop_step == 40  # of the episodes before the last one
 
 

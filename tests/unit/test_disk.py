@@ -157,6 +157,19 @@ def test_a_container_of_the_same_name_is_another_machine(tmp_path, monkeypatch):
     assert not left.exists()
 
 
+def test_an_artefact_that_stepped_aside_in_a_container_before_is_put_back(tmp_path):
+    """The container was started again under its name; who holds the folder knows that nobody replaces anything."""
+    aside = tmp_path / f"{TEMPORARY}old-resume-{dead_pid()}@{socket.gethostname()}+1"
+    aside.mkdir()
+    disk.sweep(tmp_path / "resume")
+    assert aside.is_dir()
+    disk.sweep_below(tmp_path)
+    assert [one.name for one in tmp_path.iterdir()] == ["resume"]
+    aside.mkdir()
+    disk.sweep_below(tmp_path)  # something has taken its place
+    assert aside.is_dir()
+
+
 def test_a_place_whose_name_holds_special_characters_is_swept_too(tmp_path):
     leftover = tmp_path / f"{TEMPORARY}new-run[1].x*-{dead_pid()}@{socket.gethostname()}"
     leftover.write_bytes(b"half")

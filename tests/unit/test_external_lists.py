@@ -27,9 +27,11 @@ from hardneg.negatives.external_lists import (
     sequence_hashes,
     with_first,
 )
+from hardneg.negatives.imported_pool import within_bounds
 from hardneg.negatives.pool import SOURCES, check_pool
 from hardneg.negatives.scores import StoredScores
 from hardneg.records import Positives
+from worlds.tiny_records import pool_of
 from worlds.tiny_world import one_thread, tiny_model  # noqa: F401
 
 FILE = SOURCES.index("file")
@@ -261,9 +263,28 @@ def test_bounds_hold_for_a_pool_from_a_file(world, tmp_path):
         assert found["q1"] == passages
         assert pool.filtered == ({"file": 3 - len(passages)} if given else {})
     hn.mine(world[0], None, tmp_path / "drawn", sources=["random"], count=2)
-    match = r"BAD_SETTING: rank_to on negatives of a file, and 4 of 4 have no rank; leave it out"
+    match = r"BAD_SETTING: rank_to on negatives of a file, which have no rank; leave it out"
     with pytest.raises(SettingsError, match=match):
         mined(world, tmp_path, tmp_path / "drawn", filters=hn.Filters(rank_to=2))
+    options = {"sources": ["bm25", "file"], "filters": hn.Filters(rank_to=2)}  # a bound for BM25
+    beside = hn.mine(world[0], None, tmp_path / "beside", file=tmp_path / "drawn", **options)
+    assert np.count_nonzero(beside.sources == SOURCES.index("file")) == 4
+
+
+def test_bounds_on_scores_of_a_pool_compare_those_of_one_source():
+    """BM25's scores are larger than a model's; a random negative has none."""
+    bm25, query, drawn = (SOURCES.index(name) for name in ("bm25", "query", "random"))
+    pool = replace(
+        pool_of([[0, 1, 2, 3, 4]], source=[query, query, bm25, bm25, drawn]),
+        scores=np.array([0.9, 0.8, 21.0, 18.0, np.nan], np.float32),
+        ranks=np.array([1, 2, 1, 2, 0], np.int32),
+    )
+    for bounds, rows in (
+        ({"top": 1}, [0, 2, 4]),
+        ({"rank_from": 2}, [1, 3, 4]),
+        ({"max_score": 18.0}, [0, 1, 3, 4]),
+    ):
+        assert within_bounds(pool, hn.Filters(**bounds)).passage_rows.tolist() == rows
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,17 @@ def test_notes_reach_the_log_of_an_experiment_and_nothing_else_that_listens(tmp_
     assert library.level == logging.NOTSET
 
 
+def test_a_part_of_the_library_whose_level_a_program_has_set_is_heard_as_before(tmp_path, caplog):
+    caplog.set_level(logging.WARNING)
+    caplog.set_level(logging.NOTSET, logger="hardneg")
+    caplog.set_level(logging.INFO, logger="hardneg.recipes")
+    with log_file(tmp_path / "log.txt"):
+        logging.getLogger("hardneg.recipes.star").info("asked for")
+        logging.getLogger("hardneg.search").info("not asked for")
+    assert "asked for" in caplog.messages
+    assert "not asked for" not in caplog.messages
+
+
 def test_a_level_that_a_program_has_set_stays(tmp_path, caplog):
     caplog.set_level(logging.ERROR, logger="hardneg")
     with log_file(tmp_path / "log.txt"):

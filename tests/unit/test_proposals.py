@@ -275,6 +275,31 @@ def test_a_search_takes_what_is_chosen(monkeypatch, operands, leave):
     assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
 
 
+@pytest.mark.parametrize("capacity", [None, 40])
+def test_an_index_gives_up_products_that_do_not_tell_passages_apart(monkeypatch, capacity):
+    """Scores lie close together: the margin lets hundreds through, of which room may not be enough for all."""
+    rng = np.random.default_rng(6)
+    passages, queries = (
+        (1 + 0.05 * rng.standard_normal((n, 64))).astype(np.float32) / np.float32(8) for n in (2000, 260)
+    )
+    wanted = slow_search(queries, passages, 10)[1]
+    monkeypatch.setattr(proposals, "best_precision", lambda device: "bfloat16")
+    multiplied, mm = [], torch.mm
+    monkeypatch.setattr(torch, "mm", lambda a, b, **named: multiplied.append(a.dtype) or mm(a, b, **named))
+    if capacity:
+        monkeypatch.setattr(proposals.Product, "capacity", lambda self, k, n: capacity)
+    with bfloat16_of("bfloat16"):
+        index = ExactIndex(passages)
+        for _ in range(2):
+            np.testing.assert_array_equal(index.search(torch.from_numpy(queries), 10)[1].numpy(), wanted)
+        assert index.coarse
+        assert multiplied[0] == torch.bfloat16
+        assert multiplied[-1] == torch.float32
+        multiplied.clear()
+        index.search(torch.from_numpy(queries), 10)
+        assert set(multiplied) == {torch.float32}
+
+
 def test_float16_products_are_refused_where_there_are_none():
     for dtype in ("float16", "float32"):
         with pytest.raises(SettingsError, match=f"'float16' with torch.{dtype} vectors on cpu"):

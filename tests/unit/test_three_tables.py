@@ -139,6 +139,16 @@ def judged(made):
             {"train": {("q1", "d1"): 2}},
         ),
         (
+            {"queries.tsv": None, "queries.csv": "query-id,query,answer\nq1,one,x\nq2,two,y\n"}
+            | {"qrels.tsv": None, "qrels.csv": "query-id,corpus-id,score\nq1,d1,1\n"},
+            {"train": {("q1", "d1"): 1}},
+        ),
+        (
+            {"queries.tsv": None, "queries.csv": "query_id,query,Document ID\nq1,one,7\nq2,two,8\n"}
+            | {"qrels.tsv": None, "qrels.csv": "query_id,doc,grade\nq1,d1,1\n"},
+            {"train": {("q1", "d1"): 1}},
+        ),
+        (
             {"docs_readme.txt": "read me\n", "docs/info.json": '{"version": 1}', "README.txt": "x\ty\n"},
             {"train": {("q1", "d1"): 1}},
         ),

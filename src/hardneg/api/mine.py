@@ -138,7 +138,7 @@ def mine(
         check_told_alike({**settings, **told, "data": collection.digest, **of_all_processes(reading)})
         parts = data_of(collection, split, labels, judgements)
         inputs = open_mining_inputs(parts, folder, source, needs_model=needs_model, previous=previous, file=file)
-        if isinstance(inputs.external, NegativePool):
+        if isinstance(inputs.external, NegativePool) and set(sources) == {"file"}:
             ours = inputs.external.align(parts.train)
             check_answerable(ours, filters if filter_by is None else filters.on_ranks)
         if not needs_model:

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 AS_SET = "as set"  # the origin of a value that the caller gave
+STOP = "stop_step"
 BEFORE = "before"  # stands for the origins in settings that were made before
 
 
@@ -102,6 +103,8 @@ def recipe_settings(
     asked = any("precision" in layer for _, layer in layers)
     layers.insert(0, ("by default", {"precision": going_on(out, best)} if best and not asked else {}))
     told = None if settings is None else {name for name in recipe.settings.model_fields if settings.is_told(name)}
+    if usual:
+        layers += stops_of_caller(layers, told)
     layers += unset_epochs(recipe.settings.steps_instead, layers, told)
     built = attempt(lambda: build(recipe.settings, *(layer for _, layer in layers)), faults)
     if built is not None:
@@ -112,6 +115,22 @@ def recipe_settings(
     if built is None or faults:
         raise Faults(faults)
     return built
+
+
+def stops_of_caller(
+    layers: Sequence[tuple[str, Mapping[str, Any]]], told: Collection[str] | None
+) -> list[tuple[str, dict[str, Any]]]:
+    """Layers that set the early stops of the caller again: options for the length lift only those of presets.
+
+    The arguments are those of :func:`unset_epochs`.
+    """
+    return [
+        (source, {STOP: layer[STOP]})
+        for source, layer in layers
+        if layer.get(STOP) is not None
+        and not source.startswith(PRESET)
+        and (source != BEFORE or STOP in (told or ()))
+    ]
 
 
 def unset_epochs(

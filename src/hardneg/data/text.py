@@ -126,9 +126,9 @@ def keys_of_passages(of_texts: UInt64, titles: TextColumn) -> UInt64:
     keys = of_texts.copy()
     for start in range(0, len(blank), COPIED):
         rows = blank[start : start + COPIED]
-        named = as_hashes(hash_each(canonical(titles.take_bytes(rows))))
-        own = hash_strings([f"\0{row}" for row in rows.tolist()])
-        keys[rows] = np.where(named == NO_TEXT, own, named)
+        keys[rows] = as_hashes(hash_each(canonical(titles.take_bytes(rows))))
+        if len(unnamed := rows[keys[rows] == NO_TEXT]):
+            keys[unnamed] = hash_strings([f"\0{row}" for row in unnamed.tolist()])
     return keys
 
 

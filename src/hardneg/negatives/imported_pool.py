@@ -73,7 +73,7 @@ def from_file(
 
     Raises
     ------
-    SettingsError : there is a bound that the file cannot answer, see :func:`check_answerable`.
+    SettingsError : there is a margin, which files cannot answer.
     """
     check_scores(["file"], filters, by_model=False)
     if isinstance(given, Run):
@@ -92,6 +92,7 @@ def from_file(
             copies=collection.copies,
         )
     ours = without_answers(import_pool(given, positives, episode, collection.text_keys), contains)
+    ours = within_bounds(ours, filters)
     n = len(ours.passage_rows)
     ours = replace(
         ours,
@@ -99,7 +100,6 @@ def from_file(
         episodes=np.full(n, episode, np.int32),
         anchors=np.full(n, -1, np.int32),
     )
-    ours = within_bounds(ours, filters)
     ours = ours if keep is None else keep(ours)
     if count is not None:
         ours = draw_entries(ours, count, seed=seed)
@@ -108,27 +108,31 @@ def from_file(
 
 
 def within_bounds(pool: NegativePool, filters: Filters) -> NegativePool:
-    """The entries of a pool from a file whose ranks and scores are within the bounds."""
-    check_answerable(pool, filters)
+    """The entries of a pool from a file whose ranks and scores are within the bounds.
+
+    An entry without a rank or a score, as of the source ``random``, is not bounded by it. The highest scores are
+    those of a query from one of the pool's own sources, whose scores alone are on one scale.
+    """
     if filters == ALL:
         return pool
-    keep = filters.accept(pool.ranks, pool.scores)
-    at = np.flatnonzero(keep)
-    keep[at] = filters.highest(pool.scores[at], owners(pool.offsets)[at])
+    ranks, scores = pool.ranks, pool.scores
+    unscored = np.isnan(scores)
+    keep = filters.on_ranks.accept(ranks, scores) | (ranks < 1)
+    keep &= filters.on_scores.accept(ranks, scores) | unscored
+    at = np.flatnonzero(keep & ~unscored)
+    each_source = owners(pool.offsets) * len(SOURCES) + pool.sources.astype(np.int64)
+    keep[at] = filters.highest(scores[at], each_source[at])
     return replace(pool.keep(keep), filtered={"file": int(np.count_nonzero(~keep))})
 
 
 def check_answerable(pool: NegativePool, filters: Filters) -> None:
-    """Refuse bounds on ranks or scores that entries of a pool do not have, as in lists that have ids alone."""
+    """Refuse bounds on ranks or scores that no entry of a pool has, as in lists that have ids alone."""
     of_scores = "leave it out, or give --filter-by, whose scores it then bounds"
     lacking = (
         ("rank", filters.on_ranks, pool.ranks < 1, "leave it out, or give a run"),
         ("score", filters.on_scores, np.isnan(pool.scores), of_scores),
     )
     for what, bounds, without, fix in lacking:
-        if bounds != ALL and without.any():
+        if bounds != ALL and len(without) and without.all():
             named = ", ".join(name for name, value in asdict(bounds).items() if value != getattr(ALL, name))
-            found = (
-                f"{named} on negatives of a file, and {int(without.sum()):,} of {len(without):,} have no {what}"
-            )
-            raise SettingsError("BAD_SETTING", found, fix)
+            raise SettingsError("BAD_SETTING", f"{named} on negatives of a file, which have no {what}", fix)

@@ -187,9 +187,16 @@ def _notes_logged(library: logging.Logger) -> Iterator[None]:
         return
 
     def as_before(record: logging.LogRecord) -> bool:
-        return record.levelno >= usual or record.name.partition(".")[0] != library.name
+        if record.levelno >= usual or record.name.partition(".")[0] != library.name:
+            return True
+        logger: logging.Logger | None = logging.getLogger(record.name)
+        while logger is not None and logger is not library and logger.level == logging.NOTSET:
+            logger = logger.parent
+        return logger is not library  # a level of its own let the record pass before, too
 
-    others = [*library.handlers, *logging.getLogger().handlers]
+    below = [one for name, one in library.manager.loggerDict.items() if name.startswith(f"{library.name}.")]
+    inner = [handler for one in below if isinstance(one, logging.Logger) for handler in one.handlers]
+    others = [*inner, *library.handlers, *logging.getLogger().handlers]
     for one in others:
         one.addFilter(as_before)
     library.setLevel(logging.INFO)

@@ -22,7 +22,7 @@ from hardneg.process.memory import require, room, spare
 from hardneg.process.progress import Tick, silent
 from hardneg.search.codes import Codes, Coding
 from hardneg.search.pairs import Pairs
-from hardneg.search.proposals import SAFE, SLACK, Precision, Product, choose, loss, most_lost
+from hardneg.search.proposals import FLOAT32, SAFE, SLACK, Precision, Product, choose, loss, most_lost
 from hardneg.search.runs import check_request
 from hardneg.search.topk_selection import Candidates, TooManyCandidates
 from hardneg.search.vectors import Vectors, as_tensor, check_norms, vector_norms
@@ -33,6 +33,7 @@ SCORES = 1 << 22  # of one float32 product on the CPU: with more, which leave th
 SLICE = {"cpu": 2048, "cuda": 65536}  # passages converted at a time: they stay in the processor's cache
 PAIRS = {"cpu": 512, "cuda": 1 << 17}  # (query, passage) pairs scored at a time
 REPAID = 200  # measuring the rounding of so many passages costs as much as it saves one query in candidates
+CANDIDATE = 160_000  # multiplications for which bfloat16 saves the time of scoring a passage (AVX-512 BF16)
 HELD = 96  # bytes that selecting takes for each passage held of a query, temporaries included
 LARGE = 1 << 28  # bytes of a tile's buffers from which on it pays to look how much memory is free
 FEW = 32  # queries of a tile, at least, where memory has no limit
@@ -83,6 +84,7 @@ class ExactIndex:
         self._starts = torch.tensor(self.starts, dtype=torch.int32, device=self.device)
         self.max_norm = max_norm if max_norm is not None else self._largest_norm()
         self.coding = Coding(self.shards, self.max_norm, self.device)
+        self.coarse = False  # whether scores lie too close together for products that round
 
     def __len__(self) -> int:
         return self.starts[-1]
@@ -175,10 +177,34 @@ class ExactIndex:
         pairs = Pairs(self, queries)
         if codes and (found := self._search_coded(pairs, queries, k, codes)):
             return found
+        if product.is_rounding and self.precision == "auto" and self.device.type == "cpu":
+            if not self.coarse and (found := self._search_rounded(pairs, queries, k, product, max_loss)):
+                return found
+            product, max_loss = FLOAT32, 0.0
         margin = product.margin(queries, pairs.norms, self.max_norm, max_loss).to(product.scores)
         held = product.capacity(k, len(self))
         with product.leave():
             return Candidates(pairs, margin, k, held).best_of(self.products(queries, product))
+
+    def _search_rounded(
+        self, pairs: Pairs, queries: Tensor, k: int, product: Product, max_loss: float
+    ) -> tuple[Tensor, Tensor] | None:
+        """The hits of one tile by a product that rounds; None where it does not tell the passages apart.
+
+        Where scores lie close together, the candidates that its wide margin lets through take more time than it
+        saves. Then the index goes on in float32.
+        """
+        margin = product.margin(queries, pairs.norms, self.max_norm, max_loss).to(product.scores)
+        held, repaid = product.capacity(k, len(self)), k + len(self) * queries.shape[1] // CANDIDATE
+        if room(self.device.type) is None:  # some queries may have more than the mean
+            held = min(max(held, 2 * repaid), len(self))
+        candidates = Candidates(pairs, margin, k, held, settles=False)
+        with contextlib.suppress(TooManyCandidates), product.leave():
+            found = candidates.best_of(self.products(queries, product))
+            self.coarse = product.rounds_scores and float(candidates.count.double().mean()) > repaid
+            return found
+        self.coarse = True
+        return None
 
     def _search_coded(self, pairs: Pairs, queries: Tensor, k: int, codes: Codes) -> tuple[Tensor, Tensor] | None:
         """The hits of one tile by way of codes; None where codes do not tell the passages apart."""

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 Search = Callable[[Tensor, int], tuple[Tensor, Tensor]]
 
+CHEAP = 1 << 20  # hits whose lists take little memory
 BLOCK = 1024  # ranked lists of chunks that are reduced to documents at once
 
 
@@ -230,9 +231,9 @@ def search_documents(
     ----------
     search : (vectors [Q, dim], k) -> scores and rows [Q, k] of the best chunks; row -1 where there are fewer.
     documents : [D + 1] where the chunks of each document begin.
-    whole : whether a shorter list is always the beginning of a longer one. Then 2k chunks are tried first, and
-        twice as many again for the queries that have too few documents, because long lists take much memory. For
-        an approximate index it need not be.
+    whole : whether a shorter list is always the beginning of a longer one. Then 2k chunks are tried first. Queries
+        with too few documents are searched again as deep as is certain to do, or in steps where such lists would
+        take much memory. For an approximate index it need not be.
     """
     k = check_request(len(queries), len(documents) - 1, k)
     owner = np.append(owners(documents), -1).astype(np.int32)  # no chunk, no document
@@ -240,7 +241,7 @@ def search_documents(
     depth = min(2 * k, enough) if whole else enough
     scores, rows, found = first_documents(*_arrays(search(queries, depth)), owner, k)
     while depth < enough and len(short := np.flatnonzero(found < k)):
-        depth = min(2 * depth, enough)
+        depth = enough if len(short) * enough <= CHEAP else min(4 * depth, enough)
         again = _arrays(search(queries[torch.from_numpy(short)], depth))
         scores[short], rows[short], found[short] = first_documents(*again, owner, k)
     return scores, rows, (np.arange(k) < found[:, None]) & (rows >= 0)

@@ -317,26 +317,39 @@ def machine() -> str:
         return socket.gethostname()
 
 
-def stale(folder: Path) -> Iterator[tuple[Path, str, Path]]:
+def stale(folder: Path, *, held: bool = False) -> Iterator[tuple[Path, str, Path]]:
     """Yield the temporaries that dead processes of this machine left in a folder: path, role, intended place.
 
     Names of earlier versions have no namespace.
+
+    Parameters
+    ----------
+    held : whether this process holds the folder, so that nobody else replaces anything there. Then also an old
+        artefact is found that stepped aside in another container of this host's name, for one that never came.
     """
-    here = "|".join(map(re.escape, (machine(), socket.gethostname())))
-    ours = re.compile(rf"{re.escape(TEMPORARY)}({NEW}|{OLD}|{GONE})-(.+)-(\d+)(?:\.(\d+))?@(?:{here})", re.DOTALL)
+    host = re.escape(socket.gethostname())
+    named = re.compile(
+        rf"{re.escape(TEMPORARY)}({NEW}|{OLD}|{GONE})-(.+)-(\d+)(?:\.(\d+))?@({host}(?:\+\d+)?)", re.DOTALL
+    )
+    here = (machine(), socket.gethostname())
     for leftover in sorted(folder.iterdir()):
-        match = ours.fullmatch(leftover.name)
-        if match and not owner_alive(int(match[3]), int(match[4] or match[3])):
-            yield leftover, match[1], folder / match[2]
+        if (match := named.fullmatch(leftover.name)) is None:
+            continue
+        role, place = match[1], folder / match[2]
+        if match[5] not in here:
+            if held and role == OLD and not os.path.lexists(place):
+                yield leftover, role, place
+        elif not owner_alive(int(match[3]), int(match[4] or match[3])):
+            yield leftover, role, place
 
 
-def stale_below(folder: Path) -> Iterator[tuple[Path, str, Path]]:
+def stale_below(folder: Path, *, held: bool = False) -> Iterator[tuple[Path, str, Path]]:
     """Yield what :func:`stale` finds in ``folder`` and below, except inside of temporaries."""
     for place, folders, files in os.walk(folder):
         found = [name for name in (*folders, *files) if name.startswith(TEMPORARY)]
         folders[:] = sorted(name for name in folders if not name.startswith(TEMPORARY))
         if found:
-            yield from stale(Path(place))
+            yield from stale(Path(place), held=held)
 
 
 def sweep(path: Path) -> None:
@@ -354,7 +367,7 @@ def sweep(path: Path) -> None:
 
 def sweep_below(folder: Path) -> None:
     """Delete or put back, as :func:`sweep` does, all that is stale below a folder that this process holds."""
-    for leftover, role, place in list(stale_below(folder)):
+    for leftover, role, place in list(stale_below(folder, held=True)):
         settle(leftover, role, place)
 
 

@@ -143,6 +143,8 @@ def corpus_columns(
     text = _first(by_name, TEXTS)
     if text is None or _are_of_others(names) or any(name in by_name for name in QUERIES):
         return None
+    if not _written(names).isdisjoint(OF_JUDGEMENTS):  # a query's, or one of another convention
+        return None
     same = [name for name in (*PASSAGE_IDS, "docno") if name in named]
     ids = _by_plain_name([name for name in names if by_id or not _may_be_of_documents(name)])
     return CorpusColumns(text, _first(ids, (*same, *CORPUS_IDS, *DOCUMENT_IDS)), _first(by_name, ("title",)))
@@ -169,9 +171,14 @@ def _are_of_others(names: Sequence[str]) -> bool:
 
     BEIR's judgements have the ids of a query and of a passage, and no text of a query.
     """
-    written = {name.strip().casefold() for name in names}
+    written = _written(names)
     is_judgement = written >= OF_JUDGEMENTS and not written & {*QUERIES}
     return is_judgement or not written.isdisjoint(OF_OTHERS)
+
+
+def _written(names: Sequence[str]) -> set[str]:
+    """The names of columns in lower case."""
+    return {name.strip().casefold() for name in names}
 
 
 def _first(by_name: Mapping[str, str], wanted: Sequence[str]) -> str | None:

@@ -117,8 +117,11 @@ def are_read(place: Path) -> bool:
     if not all(found.values()):
         return False
     try:
-        asked = [tuple(columns_of(path)) for path in found["queries"] if suffix_of(path)]
-        if any(map(any_pair_columns, asked)):
+        asked, judged = (
+            [any_pair_columns(tuple(columns_of(path))) for path in found[kind] if suffix_of(path)]
+            for kind in ("queries", "judgements")
+        )
+        if any(asked) and all(judged):  # as pairs, other judgements would be refused
             return False
         plan_of(place)
     except InputError:
