@@ -300,6 +300,19 @@ def test_an_index_gives_up_products_that_do_not_tell_passages_apart(monkeypatch,
         assert set(multiplied) == {torch.float32}
 
 
+def test_a_large_index_holds_no_more_candidates_than_twice_the_usual(monkeypatch):
+    """However many a product would repay: they take memory for each query."""
+    held, init = [], exact.Candidates.__init__
+    monkeypatch.setattr(exact, "CANDIDATE", 1)
+    monkeypatch.setattr(proposals, "best_precision", lambda device: "bfloat16")
+    monkeypatch.setattr(
+        exact.Candidates, "__init__", lambda self, *a, **named: held.append(a[3]) or init(self, *a, **named)
+    )
+    with bfloat16_of("bfloat16"):
+        ExactIndex(random((2000, 16), seed=9)).search(torch.from_numpy(random((300, 16), seed=10)), 5)
+    assert held == [2 * BFLOAT16.capacity(5, 2000)]
+
+
 def test_float16_products_are_refused_where_there_are_none():
     for dtype in ("float16", "float32"):
         with pytest.raises(SettingsError, match=f"'float16' with torch.{dtype} vectors on cpu"):

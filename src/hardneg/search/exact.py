@@ -84,7 +84,7 @@ class ExactIndex:
         self._starts = torch.tensor(self.starts, dtype=torch.int32, device=self.device)
         self.max_norm = max_norm if max_norm is not None else self._largest_norm()
         self.coding = Coding(self.shards, self.max_norm, self.device)
-        self.coarse = False  # whether scores lie too close together for products that round
+        self.coarse = False  # whether scores lie too close together for a product that rounds them
 
     def __len__(self) -> int:
         return self.starts[-1]
@@ -177,7 +177,7 @@ class ExactIndex:
         pairs = Pairs(self, queries)
         if codes and (found := self._search_coded(pairs, queries, k, codes)):
             return found
-        if product.is_rounding and self.precision == "auto" and self.device.type == "cpu":
+        if product.rounds_scores and self.precision == "auto":
             if not self.coarse and (found := self._search_rounded(pairs, queries, k, product, max_loss)):
                 return found
             product, max_loss = FLOAT32, 0.0
@@ -189,7 +189,7 @@ class ExactIndex:
     def _search_rounded(
         self, pairs: Pairs, queries: Tensor, k: int, product: Product, max_loss: float
     ) -> tuple[Tensor, Tensor] | None:
-        """The hits of one tile by a product that rounds; None where it does not tell the passages apart.
+        """The hits of one tile by a product that rounds its scores; None where that does not tell passages apart.
 
         Where scores lie close together, the candidates that its wide margin lets through take more time than it
         saves. Then the index goes on in float32.
@@ -197,11 +197,11 @@ class ExactIndex:
         margin = product.margin(queries, pairs.norms, self.max_norm, max_loss).to(product.scores)
         held, repaid = product.capacity(k, len(self)), k + len(self) * queries.shape[1] // CANDIDATE
         if room(self.device.type) is None:  # some queries may have more than the mean
-            held = min(max(held, 2 * repaid), len(self))
+            held = min(max(held, min(2 * held, 2 * repaid)), len(self))
         candidates = Candidates(pairs, margin, k, held, settles=False)
         with contextlib.suppress(TooManyCandidates), product.leave():
             found = candidates.best_of(self.products(queries, product))
-            self.coarse = product.rounds_scores and float(candidates.count.double().mean()) > repaid
+            self.coarse = float(candidates.count.double().mean()) > repaid
             return found
         self.coarse = True
         return None
