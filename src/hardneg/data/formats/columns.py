@@ -43,6 +43,7 @@ from hardneg.storage.safe_read import undisturbed
 
 LIST = re.compile(r"\[\s*(?:[-+.\d]|\])")  # how a list of numbers begins
 NEIGHBOURS = re.compile(r"""['"][\s\\]*[rRuU]?['"]""")  # quotes as where no comma parts two texts
+SHORTENED = re.compile(r"""\[\s*(['"]).*\1,?\s+\.\.\.,?\s+(['"]).*\2\s*\]""", re.DOTALL)  # numpy's way above 1,000 items
 # Words for the splits of pairs, and what these are called.
 SPLITS = {name: name for name in ("train", "dev", "test")} | dict.fromkeys(("validation", "valid", "val"), "dev")
 
@@ -169,6 +170,10 @@ def _listed(text: str, kind: Any, name: str, place: Place) -> list[Any] | None:
             what = f"the field {name!r} is {text[:60]!r}, where no comma parts the texts, as numpy writes arrays"
             refuse(InputError("WRONG_TYPE", what, "write lists as JSON", path=place.path, line=place.line))
             return []
+    if SHORTENED.fullmatch(text):
+        what = f"the field {name!r} is {text[:60]!r}, a list that was shortened with '...' when it was written"
+        refuse(InputError("WRONG_TYPE", what, "write whole lists, as JSON", path=place.path, line=place.line))
+        return []
     return None
 
 
