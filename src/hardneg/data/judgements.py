@@ -131,12 +131,7 @@ class Judgements:
 
     def with_relevant(self, positives: Positives) -> Positives:
         """Append all passages judged relevant to their query's positives; none of these may be its negative."""
-        given = owners(positives.offsets)
-        return _joined(positives.query_rows, given, positives.passage_rows, *self.pairs(*RELEVANT))
-
-    def relevant_to(self, query_rows: Int32) -> Positives:
-        """The passages that people judged relevant for each of these queries, which ascend."""
-        return _joined(query_rows, np.zeros(0, np.int64), np.zeros(0, np.int32), *self.pairs(*RELEVANT))
+        return with_more(positives, *self.pairs(*RELEVANT))
 
     def extend(self, qrels: Qrels) -> Qrels:
         """Add the judgements to those of a split, for its queries: relevant ones have grade 1, negative ones 0.
@@ -184,6 +179,11 @@ def _positions(table: Int32, wanted: Int32) -> Int64:
     inside = at < len(table)
     inside[inside] = table[at[inside]] == wanted[inside]
     return np.where(inside, at, -1)
+
+
+def with_more(positives: Positives, queries: Int32, more: Int32) -> Positives:
+    """Positives with passages ``more`` [m] appended to those of ``queries`` [m], unless they are there."""
+    return _joined(positives.query_rows, owners(positives.offsets), positives.passage_rows, queries, more)
 
 
 def _joined(query_rows: Int32, owner: Int64, passages: Int32, queries: Int32, more: Int32) -> Positives:

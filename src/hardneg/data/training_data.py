@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -13,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.arguments import check_fields
-from hardneg.callers import in_callers_words
 from hardneg.config import nearest
 from hardneg.data.collection import Collection, hold_out
 from hardneg.data.equal_queries import EqualQueries, equal_queries
-from hardneg.data.judgements import Judgements
-from hardneg.data.text import hash_strings, hash_texts
+from hardneg.data.judgements import Judgements, with_more
+from hardneg.data.own_passages import are_own, own_passages
+from hardneg.data.shared_splits import warn_of_same, warn_of_shared
+from hardneg.data.text import hash_strings
 from hardneg.errors import InputError, SettingsError
 from hardneg.keyed_random import hash64, key
 from hardneg.records import Int32, Positives, Qrels, spans
@@ -166,9 +166,25 @@ class TrainingData:
     def known(self) -> Positives:
         """The queries of ``train`` with all passages that are never their negatives.
 
-        These are the positives, and the passages that people judged relevant; :meth:`of_equal_query` has more.
+        These are the positives and :meth:`spared`; :meth:`of_equal_query` has more.
         """
-        return self.train if self.judgements is None else self.judgements.with_relevant(self.train)
+        return self.spared(self.train)
+
+    def spared(self, positives: Positives) -> Positives:
+        """Append to a query's passages those that people judged relevant, and the one that it is itself, if any.
+
+        What people judged negative for the query is not appended.
+        """
+        if self.judgements is None:
+            return with_more(positives, *self.own)
+        queries, passages = self.own
+        left = ~self.judgements.are(queries, passages, "negative")
+        return with_more(self.judgements.with_relevant(positives), queries[left], passages[left])
+
+    @cached_property
+    def own(self) -> tuple[Int32, Int32]:
+        """The training queries that are passages themselves, ascending, and the rows of these passages."""
+        return own_passages(self.collection, (self.before or self).train.query_rows)
 
     @cached_property
     def equal_queries(self) -> EqualQueries | None:
@@ -188,6 +204,16 @@ class TrainingData:
         if self.judgements is not None:
             found &= ~self.judgements.are(query_rows, passage_rows, "negative")
         return found
+
+    def no_negative(self, query_rows: Int32, passage_rows: Int32) -> NDArray[np.bool_]:
+        """Whether each passage [n] is one of :meth:`of_equal_query`, or is its query [n] itself, or has its text.
+
+        What people judged negative for the query is none.
+        """
+        found = are_own(query_rows, passage_rows, self.own, self.collection.text_keys)
+        if self.judgements is not None and found.any():
+            found &= ~self.judgements.are(query_rows, passage_rows, "negative")
+        return found | self.of_equal_query(query_rows, passage_rows)
 
     @property
     def judged(self) -> dict[str, Qrels]:
@@ -307,33 +333,6 @@ def choose_splits(
         told += f", {len(training) - usable:,} without a positive left out"
     chosen = f"splits: train '{train}' ({told}); dev {dev_said}; test {test_said}"
     return TrainingData(collection, positives, developing, testing, held_out, chosen=chosen, names=names)
-
-
-def warn_of_same(train: str, dev: str | None, test: str | None) -> None:
-    """Warn where a split has two uses, which makes the figures measured on it too good."""
-    if dev == train:
-        told = "dev is the split '%s' that is trained on, so its figures are too good; leave --dev out"
-        log.warning(in_callers_words(told), train)
-    if test == train:
-        log.warning("test is the split '%s' that is trained on, so its figures are too good", train)
-    elif test is not None and test == dev:
-        log.warning("test is '%s', which dev chooses the best state on: its figures may be too good", dev)
-
-
-def warn_of_shared(used: Mapping[str, tuple[str, Qrels]], collection: Collection) -> None:
-    """Warn where two different splits share queries or their texts; ``used``: name and judgements by use."""
-    texts = {use: hash_texts(collection.query_texts.take(one.query_rows)) for use, (_, one) in used.items()}
-    for (use, (name, one)), (other_use, (other, two)) in itertools.combinations(used.items(), 2):
-        if name == other:
-            continue
-        same = np.isin(two.query_rows, one.query_rows)
-        alike = np.isin(texts[other_use], texts[use]) & ~same
-        if shared := int(same.sum()):
-            what = "%s '%s' and %s '%s' share %s, so the figures measured on them are too good"
-            log.warning(what, use, name, other_use, other, counted(shared, "query"))
-        if n := int(alike.sum()):
-            what = "%s of %s '%s' %s the text of one of %s '%s', so the figures measured on '%s' may be too good"
-            log.warning(what, counted(n, "query"), other_use, other, "has" if n == 1 else "have", use, name, other)
 
 
 def open_splits(collection: Collection, names: ChosenSplits) -> TrainingData:

@@ -25,10 +25,10 @@ Scored = Callable[[Int64, Int32], Float32]  # positions of queries [n], passages
 
 @runtime_checkable
 class SharesPositives(Protocol):
-    """What also tells which passages are positives of another query with the same text."""
+    """What also tells which passages are positives of another query with the same text, or the query itself."""
 
-    def of_equal_query(self, query_rows: Int32, passage_rows: Int32) -> NDArray[np.bool_]:
-        """Whether each passage [n] is such a positive, or has the text of one, for its query [n]."""
+    def no_negative(self, query_rows: Int32, passage_rows: Int32) -> NDArray[np.bool_]:
+        """Whether each passage [n] is such a passage, or has the text of one, for its query [n]."""
         ...
 
 
@@ -198,9 +198,9 @@ def candidates(
     """All hits of a run that may be drawn as negatives, as a pool of the queries of ``positives``.
 
     First, the positives D+(q) and passages with exactly their text are removed from each list, also the positives
-    of equal queries that ``contains`` knows. Of the hits that have one text, only the first stays. Then the list
-    is cut to ``depth`` (None: it is not cut), passages that contain an answer (as ``contains`` says) are removed,
-    and the filters apply. A query without a list has no candidates.
+    of equal queries and the query itself, which ``contains`` knows. Of the hits that have one text, only the first
+    stays. Then the list is cut to ``depth`` (None: it is not cut), passages that contain an answer (as
+    ``contains`` says) are removed, and the filters apply. A query without a list has no candidates.
 
     Parameters
     ----------
@@ -271,11 +271,11 @@ def candidates(
 def _never(
     positives: Positives, owner: Int64, rows: Int32, text_keys: UInt64 | None, contains: Contains | None
 ) -> NDArray[np.bool_]:
-    """Whether each hit [n] is a positive of its query, or of a query with the same text, or a copy of one."""
+    """Whether each hit [n] is a positive of its query or of an equal one, or the query itself, or a copy."""
     known = is_known(positives, owner, rows, text_keys)
     if isinstance(contains, SharesPositives):
         at = np.flatnonzero(~known)
-        known[at] = contains.of_equal_query(positives.query_rows[owner[at]], rows[at])
+        known[at] = contains.no_negative(positives.query_rows[owner[at]], rows[at])
     return known
 
 
@@ -347,7 +347,7 @@ def starved(
 ) -> Int64:
     """Positions of the run's lists that must be searched deeper than ``searched`` hits.
 
-    Without D+, the positives of equal queries that ``contains`` knows, and copies of these, the lists have fewer
+    Without D+, what :class:`SharesPositives` tells, and copies of these, the lists have fewer
     than ``depth`` candidates, and deeper hits may exist. Hits with one text count each: a text that a thousand
     passages have would else let all lists be searched so deep.
     """

@@ -32,13 +32,16 @@ class Relevance:
     by_answers: Contains | None
 
     def __call__(self, query_rows: Int32, passage_rows: Int32) -> NDArray[np.bool_]:
-        """Whether each passage [n] is relevant to its query [n]."""
-        found = self.taught(query_rows, passage_rows)
-        return found | self.of_equal_query(query_rows, passage_rows)
+        """Whether each passage [n] is relevant to its query [n], or is the query itself."""
+        return self.taught(query_rows, passage_rows) | self.no_negative(query_rows, passage_rows)
 
-    def of_equal_query(self, query_rows: Int32, passage_rows: Int32) -> NDArray[np.bool_]:
-        """Whether each passage [n] is a positive of a query with the same text, so that no list needs it."""
-        return self.data.of_equal_query(query_rows, passage_rows)
+    def no_negative(self, query_rows: Int32, passage_rows: Int32) -> NDArray[np.bool_]:
+        """Whether it is the query itself or a positive of an equal query, so that no list needs the passage."""
+        return self.data.no_negative(query_rows, passage_rows)
+
+    def relevant(self, query_rows: Int32, passage_rows: Int32) -> NDArray[np.bool_]:
+        """Whether each passage [n] is relevant to its query [n]; the query itself is not."""
+        return self.taught(query_rows, passage_rows) | self.data.of_equal_query(query_rows, passage_rows)
 
     def taught(self, query_rows: Int32, passage_rows: Int32) -> NDArray[np.bool_]:
         """Whether it is so by answers and people alone, and not because an equal query has the passage."""
@@ -57,12 +60,12 @@ def answers_of(data: TrainingData, cache: Path) -> Contains | None:
 
     A passage is relevant if people judged it relevant, or a passage with the same text. It is also relevant,
     unless people judged it negative, if it is a positive of another query with the same text, and with labels by
-    answers if it contains an answer. The result is None if labels are by qrels, people judged nothing, and no two
-    queries have the same text.
+    answers if it contains an answer. No negative either is a passage that is its query itself. The result is None
+    if labels are by qrels, people judged nothing, no two queries have the same text, and none is a passage.
     """
     by_answers = data.by_answers
     book = AnswerCache(data.collection, cache, data.labels.answer_mode).contains if by_answers else None
-    if data.judgements is None and data.equal_queries is None:
+    if data.judgements is None and data.equal_queries is None and not len(data.own[0]):
         return book
     return Relevance(data, book)
 
@@ -132,9 +135,10 @@ def relevant(run: Run, data: TrainingData, contains: Contains | None) -> Positiv
     judged = data.train
     if contains is None:
         return judged
+    counts = contains.relevant if isinstance(contains, Relevance) else contains
     best = run.cut(DEPTH)
     owner = owners(best.offsets)
     found = np.flatnonzero(
-        contains(best.query_rows[owner], best.passage_rows) & ~is_known(judged, owner, best.passage_rows)
+        counts(best.query_rows[owner], best.passage_rows) & ~is_known(judged, owner, best.passage_rows)
     )
     return merged(judged, owner[found], best.passage_rows[found])

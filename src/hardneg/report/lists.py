@@ -178,7 +178,7 @@ def _kept(
         known[index] = is_known(positives.select(start + others), owners(by_list), rows[index], keys)
     keep, owner = ~known, owners(offsets)
     at = np.flatnonzero(keep)
-    keep[at] = ~data.of_equal_query(run.query_rows[start:stop][owner[at]], rows[at])
+    keep[at] = ~data.no_negative(run.query_rows[start:stop][owner[at]], rows[at])
     keep[copies_of_earlier(rows, owner, keep, data.collection.copies)] = False
     if lengths.max(initial=0) > depth:
         before = offsets_of(keep.view(np.uint8))

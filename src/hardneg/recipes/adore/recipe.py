@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from hardneg.data.tokens import TokenStore
-from hardneg.data.training_data import TrainingData
+from hardneg.data.training_data import NO_ROWS, TrainingData
 from hardneg.errors import Faults, HardnegError, SettingsError
 from hardneg.experiment.names import UNTRAINED
 from hardneg.experiment.snapshot import Snapshot, State
@@ -200,15 +201,15 @@ def train(training: TrainingRun[Adore], state: Snapshot, index: Index) -> BiEnco
 
 
 def no_negatives(data: TrainingData, *, masked: bool) -> KnownPositives | None:
-    """Finds the passages that are no negatives, besides D+: those with its texts, and what people judged relevant.
+    """Finds the passages that are no negatives, besides D+: those with its texts, and :meth:`TrainingData.spared`.
 
-    If they are not ``masked``, only what people judged is found; None: nothing is.
+    If they are not ``masked``, only the latter are found; None: nothing is.
     """
     if masked:
         return KnownPositives(data.known, data.collection.text_keys, data)
-    if data.judgements is None:
-        return None
-    return KnownPositives(data.judgements.relevant_to(data.train.query_rows), data.collection.text_keys)
+    train = data.train
+    spared = data.spared(replace(train, offsets=np.zeros_like(train.offsets), passage_rows=NO_ROWS))
+    return KnownPositives(spared, data.collection.text_keys) if len(spared.passage_rows) else None
 
 
 def stage_of(

@@ -1,0 +1,99 @@
+"""Queries that are passages of the corpus themselves: the passage is no negative of its query."""
+
+import numpy as np
+import pytest
+
+import hardneg as hn
+from hardneg.data.collection import Collection
+from hardneg.data.judgements import JudgedIds
+from hardneg.data.own_passages import own_passages
+from hardneg.data.training_data import TrainingData, amended
+from hardneg.negatives.labels import answers_of, relevant
+from hardneg.recipes.adore.recipe import no_negatives
+from hardneg.records import owners
+from hardneg.training.batches import KnownPositives
+from worlds.tiny_records import run_of
+
+PASSAGES = {
+    "x": "red fox jumps",
+    "copy": "red fox jumps",
+    "y": "red fox sleeps",
+    "t": ("red", "whale"),
+    "0": "red dog",
+    "z": "red cat runs",
+}
+QUERIES = {"x": "red  fox jumps ", "t": "red whale", "0": "red cow", "q": "red fox sleeps"}
+TRAIN = {"x": ["y"], "t": ["z"], "0": ["z"], "q": ["y"]}
+
+
+def argued(folder, train=TRAIN):
+    """A collection whose queries x and t are passages; the id 0 is of a passage with another text by chance."""
+    passages = [(name, *([text] if isinstance(text, str) else text)) for name, text in PASSAGES.items()]
+    return Collection.from_lists(passages, QUERIES, {"train": train, "test": train}, to=folder / "c")
+
+
+def data_of(collection):
+    return TrainingData(collection, collection.qrels("train").positives(), None, None)
+
+
+def test_a_query_is_a_passage_if_id_and_text_are_equal(tmp_path):
+    c = argued(tmp_path)
+    queries, passages = own_passages(c, np.arange(c.n_queries, dtype=np.int32))
+    assert c.query_ids.take(queries) == c.passage_ids.take(passages) == ["t", "x"]
+    assert own_passages(c, c.query_ids.rows(["0", "q"]))[0].tolist() == []
+
+
+@pytest.mark.parametrize("source", ["bm25", "random", "file"])
+def test_no_source_mines_the_query_itself_or_its_copy(tmp_path, source):
+    c = argued(tmp_path)
+    hits = [f"{query} Q0 {passage} 0 {9 - i} r\n" for query in QUERIES for i, passage in enumerate(PASSAGES)]
+    (tmp_path / "run.trec").write_text("".join(hits))
+    given = {"file": tmp_path / "run.trec"} if source == "file" else {}
+    pool = hn.mine(
+        c, None, tmp_path / "pool", sources=[source], count=6, depth=6, cache=tmp_path / "cache", **given
+    )
+    found = {}
+    for query, passage in zip(pool.query_rows[owners(pool.offsets)], pool.passage_rows, strict=True):
+        found.setdefault(c.query_ids.take([query])[0], set()).add(c.passage_ids.take([passage])[0])
+    assert not found["x"] & {"x", "copy", "y"}
+    assert found["x"] >= {"0", "z"}
+    assert found["t"] & {"t", "z"} == set()
+    assert "0" in found["0"]
+
+
+def test_the_query_itself_takes_no_place_within_the_depth(tmp_path):
+    c = argued(tmp_path)
+    pool = hn.mine(c, None, tmp_path / "pool", sources=["bm25"], count=1, depth=1, cache=tmp_path / "cache")
+    assert np.diff(pool.offsets).tolist() == [1] * 4
+    first = int(pool.offsets[np.flatnonzero(pool.query_rows == c.query_ids.rows(["x"]))[0]])
+    assert c.passage_ids[int(pool.passage_rows[first])] in ("0", "t", "z")
+
+
+def test_the_query_itself_is_masked_in_a_step(tmp_path):
+    c = argued(tmp_path)
+    data, rows = data_of(c), np.arange(c.n_passages, dtype=np.int32)
+    mask = KnownPositives(data.known, c.text_keys, data).mask(c.query_ids.rows(["x", "0"]), rows)
+    assert [c.passage_ids.take(np.flatnonzero(one)) for one in mask] == [["x", "copy", "y"], ["z"]]
+    alone = no_negatives(data, masked=False).mask(c.query_ids.rows(["x", "0"]), rows)
+    assert [c.passage_ids.take(np.flatnonzero(one)) for one in alone] == [["x", "copy"], []]
+
+
+def test_the_query_itself_is_not_relevant_either(tmp_path):
+    """It raises no rank of a training query, and it stays a positive where the judgements call it one."""
+    c = argued(tmp_path)
+    data, contains = data_of(c), answers_of(data_of(c), tmp_path)
+    run = run_of([range(6)] * 4)
+    assert relevant(run, data, contains).passage_rows.tolist() == data.train.passage_rows.tolist()
+    same = argued(tmp_path / "same", {"x": ["x"]})
+    assert data_of(same).train.passage_rows.tolist() == same.passage_ids.rows(["x"]).tolist()
+
+
+def test_what_people_judged_negative_stays_one(tmp_path):
+    c = argued(tmp_path)
+    judged = JudgedIds(tmp_path, {("x", "x"): ("negative", 2)}).known(c.query_ids, c.passage_ids)
+    data = amended(data_of(c), judged)
+    rows = np.arange(c.n_passages, dtype=np.int32)
+    told = data.no_negative(np.full(len(rows), c.query_ids.rows(["x"])[0], np.int32), rows)
+    assert c.passage_ids.take(np.flatnonzero(told)) == ["copy"]
+    mask = KnownPositives(data.known, c.text_keys, data).mask(c.query_ids.rows(["x"]), rows)
+    assert c.passage_ids.take(np.flatnonzero(mask[0])) == ["y"]
