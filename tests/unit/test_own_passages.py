@@ -1,4 +1,4 @@
-"""Queries that are passages of the corpus themselves: the passage is no negative of its query."""
+"""Queries that are passages of the corpus themselves: the passage is neither their hit nor a negative."""
 
 import numpy as np
 import pytest
@@ -8,6 +8,9 @@ from hardneg.data.collection import Collection
 from hardneg.data.judgements import JudgedIds
 from hardneg.data.own_passages import own_passages
 from hardneg.data.training_data import TrainingData, amended
+from hardneg.diagnostics.forgetting import reciprocal_ranks
+from hardneg.diagnostics.judge import Judge
+from hardneg.evaluation.measures import parse_measures
 from hardneg.negatives.labels import answers_of, relevant
 from hardneg.recipes.adore.recipe import no_negatives
 from hardneg.records import owners
@@ -97,3 +100,48 @@ def test_what_people_judged_negative_stays_one(tmp_path):
     assert c.passage_ids.take(np.flatnonzero(told)) == ["copy"]
     mask = KnownPositives(data.known, c.text_keys, data).mask(c.query_ids.rows(["x"]), rows)
     assert c.passage_ids.take(np.flatnonzero(mask[0])) == ["y"]
+
+
+RUN = {"x": {"x": 3.0, "y": 2.0}, "0": {"0": 3.0, "z": 2.0}}
+
+
+def test_the_query_itself_is_no_hit(tmp_path):
+    """It has rank 1 in the run; the passage 0 has its query's id by chance and stays."""
+    c = argued(tmp_path)
+    given = {"data": c, "measures": "RR@10", "cache": tmp_path / "cache"}
+    found = hn.evaluate(RUN, per_query=tmp_path / "each.jsonl", **given)
+    each = [line.split(",")[:2] for line in (tmp_path / "each.jsonl").read_text().splitlines()]
+    assert [values[1].strip(" }") for values in each] == [
+        '"RR@10": 0.5',
+        '"RR@10": 0.0',
+        '"RR@10": 0.0',
+        '"RR@10": 1.0',
+    ]
+    assert found["missing"] == 2
+    assert hn.evaluate(RUN, leave_out_own=True, **given)["measures"]["RR@10"] == 0.5
+
+
+def test_a_query_that_is_judged_relevant_to_itself_stays_a_hit(tmp_path):
+    c = argued(tmp_path, {"x": ["x"]})
+    assert hn.evaluate(RUN, data=c, measures="RR@10", cache=tmp_path)["measures"]["RR@10"] == 1
+
+
+def test_hits_with_the_id_of_their_query_are_left_out_if_asked(tmp_path):
+    qrels = {"x": {"y": 1}, "0": {"z": 1}}
+    given = {"qrels": qrels, "measures": "RR@10"}
+    assert hn.evaluate(RUN, **given)["measures"]["RR@10"] == 0.5
+    assert hn.evaluate(RUN, leave_out_own=True, **given)["measures"]["RR@10"] == 1
+    other = {"x": {"y": 3.0}, "0": {"z": 2.0}}
+    rows = hn.compare([RUN, other], **given)
+    assert [row["difference"] for row in rows] == [-0.5]
+    assert [row["difference"] for row in hn.compare([RUN, other], leave_out_own=True, **given)] == [0]
+
+
+def test_dev_and_training_ranks_do_not_count_the_query_itself(tmp_path):
+    c = argued(tmp_path)
+    data = TrainingData(c, c.qrels("train").positives(), c.qrels("test"), None)
+    judge = Judge(data, parse_measures("RR@10"), tmp_path)
+    rows = c.passage_ids.rows(["x", "y", "0", "z"])
+    run = run_of([rows] * 4)
+    assert judge.evaluate({"dev": run})["dev"].values["RR@10"].tolist() == [0.25, 0.5, 0.25, 1]
+    assert reciprocal_ranks(judge.hits(run), judge.relevant(run)).tolist() == [0.25, 0.5, 0.25, 1]

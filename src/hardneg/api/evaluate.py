@@ -29,6 +29,7 @@ from hardneg.data.collection import Collection
 from hardneg.data.formats.arrays import write_records
 from hardneg.data.ids import IdSpace, extend
 from hardneg.data.judgements import JudgedIds, read_judgements
+from hardneg.data.own_passages import of_same_id, without_pairs
 from hardneg.errors import InputError, SettingsError
 from hardneg.evaluation.answers import evaluate_with_answers
 from hardneg.evaluation.compare import UNJUDGED, compare_runs, first_disagreement, overlap
@@ -49,6 +50,7 @@ def evaluate(
     split: str = "test",
     qrels: AnyQrels | None = None,
     judgements: Place | None = None,
+    leave_out_own: bool = False,
     measures: str | Sequence[Any] = "RR@10 nDCG@10 R@100 R@1000",
     per_query: Place | None = None,
     cache: Place | None = None,
@@ -66,6 +68,9 @@ def evaluate(
     judgements : a file of people's further judgements, as the audit's page saves it. They are added to the queries
         that are judged already: a relevant passage gets grade 1 or keeps a higher grade, and a passage labelled
         negative gets 0.
+    leave_out_own : leave out each hit that has the id of its query, as BEIR and mteb do for queries that are
+        passages themselves. With a collection, a hit that has the id and the text of its query is always left out,
+        unless it is judged relevant.
     measures : in ir_measures notation, as a list or as one text separated by blanks. There is also ``Answer@20``
         (or ``Answer(mode=regex)@20``), which needs a collection with answers.
     per_query : the file to write one JSON object to for each query: ``{"query_id": ..., "RR@10": ..., ...}``.
@@ -90,6 +95,8 @@ def evaluate(
         check_file(Path(per_query), [run, qrels, data, judgements])
     check_inputs(run, qrels, judgements)
     runs, judged, queries, passages, collection = open_runs([run], data, split, qrels, cache)
+    if leave_out_own:
+        runs = without_own_ids(runs, queries, passages)
     if judgements is not None:
         judged = extended(judged, Path(judgements), queries, passages, collection)
     evaluation = evaluate_with_answers(
@@ -101,6 +108,11 @@ def evaluate(
     if per_query is not None:
         write_per_query(Path(per_query), evaluation, queries)
     return Evaluated(evaluation.as_json())
+
+
+def without_own_ids(runs: Sequence[Run], queries: IdSpace, passages: IdSpace) -> list[Run]:
+    """The runs without the hits that have the id of their query."""
+    return [without_pairs(run, *of_same_id(run.query_rows, queries, passages)) for run in runs]
 
 
 def extended(
@@ -221,6 +233,7 @@ def compare(
     data: Data | None = None,
     split: str = "test",
     qrels: AnyQrels | None = None,
+    leave_out_own: bool = False,
     measures: str | Sequence[Any] = "RR@10 nDCG@10",
     seed: int = 0,
     per_query: Place | None = None,
@@ -230,10 +243,10 @@ def compare(
 
     Parameters
     ----------
-    runs, qrels, measures : as for :func:`evaluate`; a run that is not a file is named by its position, such as
-        ``run 1``. The folder of an experiment with several seeds stands for all of them: the values of each query
-        are averaged over the seeds, and the tests are over these averages. So they speak of other queries, and
-        ``by_seed`` tells how far the seeds agree.
+    runs, qrels, leave_out_own, measures : as for :func:`evaluate`; a run that is not a file is named by its
+        position, such as ``run 1``. The folder of an experiment with several seeds stands for all of them: the
+        values of each query are averaged over the seeds, and the tests are over these averages. So they speak of
+        other queries, and ``by_seed`` tells how far the seeds agree.
     per_query : the file to write one JSON object to for each pair of runs and query: ``{"query_id", "a", "b"}``;
         both values by measure (``"RR@10": [0.5, 1.0]``); ``differ_at``, the first rank among the first 100 at
         which the two runs differ (null if there is none); the passages at that rank (``hits``); and their
@@ -263,6 +276,8 @@ def compare(
     seeds = [seeds_of_run(run) or [run] for run in runs]
     each = [run for some in seeds for run in some]
     opened, judged, queries, passages, collection = open_runs(each, data, split, qrels, cache)
+    if leave_out_own:
+        opened = without_own_ids(opened, queries, passages)
     options: dict[str, Any] = {"collection": collection, "cache": cache_at(cache), "id_rank": None}
     evaluations = [evaluate_with_answers(run, judged, parsed, **options) for run in opened]
     names = [named(run, number) for number, some in enumerate(seeds, 1) for run in some]

@@ -11,6 +11,7 @@ from hardneg.cli.options import (
     CacheOption,
     JsonOption,
     JudgementsOption,
+    LeaveOutOwnOption,
     MaybeData,
     MeasuresOption,
     PerQueryOption,
@@ -27,6 +28,7 @@ def evaluate(
     split: SplitOption = "test",
     qrels: QrelsOption = None,
     judgements: JudgementsOption = None,
+    leave_out_own: LeaveOutOwnOption = False,
     measures: MeasuresOption = "RR@10 nDCG@10 R@100 R@1000",
     per_query: PerQueryOption = None,
     cache: CacheOption = None,
@@ -42,6 +44,7 @@ def evaluate(
         split=split,
         qrels=qrels,
         judgements=judgements,
+        leave_out_own=leave_out_own,
         measures=measures,
         per_query=per_query,
         cache=cache,
@@ -54,6 +57,7 @@ def compare(
     data: MaybeData = None,
     split: SplitOption = "test",
     qrels: QrelsOption = None,
+    leave_out_own: LeaveOutOwnOption = False,
     measures: MeasuresOption = "RR@10 nDCG@10",
     seed: SeedOption = 0,
     per_query: PerQueryOption = None,
@@ -71,5 +75,5 @@ def compare(
     from hardneg.cli.tables import comparison_table
 
     where: dict[str, Any] = {"data": data, "split": split, "qrels": qrels, "per_query": per_query}
-    rows = execute(runs, measures=measures, seed=seed, cache=cache, **where)
+    rows = execute(runs, leave_out_own=leave_out_own, measures=measures, seed=seed, cache=cache, **where)
     show_result(rows, as_json, comparison_table)

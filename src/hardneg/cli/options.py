@@ -121,6 +121,9 @@ JudgementsOption = Annotated[
     Path | None,
     option(help="What people judged: TSV of query-id, passage-id, label, as audit saves it.", metavar="FILE"),
 ]
+LeaveOutOwnOption = Annotated[
+    bool, option("--leave-out-own", help="Leave out hits that have the id of their query, as BEIR does.")
+]
 PerQueryOption = Annotated[
     Path | None, option(help="Write each query's values to this file (JSONL).", metavar="FILE")
 ]

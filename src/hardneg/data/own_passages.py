@@ -1,7 +1,7 @@
-"""Queries that are passages of the corpus themselves, as in ArguAna and Quora: the passage is no negative.
+"""Queries that are passages of the corpus themselves, as in ArguAna and Quora.
 
-Such a passage has the id of its query and its text. Ids alone may agree by chance, as where queries and passages
-are both numbered from 0.
+The passage is then neither a hit of its query nor a negative. It has the id of the query and its text. Ids alone
+may agree by chance, as where queries and passages are both numbered from 0.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hardneg.data.collection import Collection
 from hardneg.data.ids import IdSpace
 from hardneg.data.text import TextColumn, hash_texts
 from hardneg.keyed_random import UInt64
-from hardneg.records import Int32, Int64
+from hardneg.records import Int32, Int64, Positives, Run, owners, pair_keys
 
 
 def of_same_id(query_rows: Int32, queries: IdSpace, passages: IdSpace) -> tuple[Int32, Int32]:
@@ -58,3 +58,22 @@ def are_own(
         return np.zeros(len(query_rows), bool)
     place = np.minimum(np.searchsorted(queries, query_rows), len(queries) - 1)
     return (queries[place] == query_rows) & (text_keys[passages[place]] == text_keys[passage_rows])
+
+
+def without_pairs(run: Run, query_rows: Int32, passage_rows: Int32) -> Run:
+    """The run without the hits that are one of these pairs [m] of a query and a passage."""
+    if not len(query_rows):
+        return run
+    hits = pair_keys(run.query_rows[owners(run.offsets)], run.passage_rows)
+    return run.where(~np.isin(hits, pair_keys(query_rows, passage_rows)))
+
+
+def without_own(run: Run, relevant: Positives, collection: Collection) -> Run:
+    """The run without the hits that are their query itself, for the queries of ``relevant``.
+
+    What is ``relevant`` to its query stays.
+    """
+    queries, passages = own_passages(collection, relevant.query_rows)
+    judged = pair_keys(relevant.query_rows[owners(relevant.offsets)], relevant.passage_rows)
+    left = ~np.isin(pair_keys(queries, passages), judged)
+    return without_pairs(run, queries[left], passages[left])

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hardneg.data.own_passages import without_own
 from hardneg.data.training_data import TrainingData
 from hardneg.evaluation.answers import check_answers, evaluate_with_answers
 from hardneg.evaluation.measures import Evaluation, Measure
@@ -108,6 +109,10 @@ class Judge:
             for split, qrels in self.data.judged.items()
             if split in runs
         }
+
+    def hits(self, run: Run) -> Run:
+        """The run of training queries without the hits that are their query itself."""
+        return without_own(run, self.data.train, self.data.collection)
 
     def relevant(self, run: Run) -> Positives:
         """The passages that count as relevant in a run of all training queries."""

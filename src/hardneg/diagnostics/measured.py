@@ -69,7 +69,7 @@ def with_figures(found: Measured, judge: Judge, state: State | None = None) -> M
         return found
     positives = judge.relevant(run)
     share = None if state is None else share_of_state(state, run, positives, judge.data.collection)
-    return replace(found, ranks=reciprocal_ranks(run, positives), informative=share)
+    return replace(found, ranks=reciprocal_ranks(judge.hits(run), positives), informative=share)
 
 
 def with_final(

@@ -16,6 +16,7 @@ import numpy as np
 import regex
 
 from hardneg.data.collection import Collection
+from hardneg.data.own_passages import without_own
 from hardneg.errors import InputError, ResourceError, SettingsError
 from hardneg.evaluation.judged import judged_hits
 from hardneg.evaluation.matching import Bool, Mode, match_pairs, read_answer, request
@@ -210,6 +211,8 @@ def evaluate_with_answers(
 ) -> Evaluation:
     """Score a run as :func:`evaluate` does, and by Answer@k: whether one of the first k hits contains an answer.
 
+    A passage of the collection that is the query itself is no hit, unless it is judged relevant.
+
     Parameters
     ----------
     qrels : the queries to score. Measures by judgements count queries with a relevant passage; measures by
@@ -221,6 +224,8 @@ def evaluate_with_answers(
     SettingsError, InputError : where :func:`check_answers` or :func:`evaluate` raise them.
     """
     check_answers(measures, collection)
+    if collection is not None:
+        run = without_own(run, qrels.positives(), collection)
     judged = [measure for measure in measures if not measure.by_answers]
     parts = [evaluate(run, qrels, judged, id_rank=id_rank)] if judged else []
     for mode in dict.fromkeys(measure.mode for measure in measures if measure.by_answers):

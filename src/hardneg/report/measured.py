@@ -114,7 +114,9 @@ def training_hits(opened: Opened) -> dict[str, JudgedHits]:
         judge = judge_of(opened)
         runs = {state.name: opened.run(state, "query") for state in opened.trained_states}
         opened.kept["training hits"] = {
-            name: relevant_hits(run, judge.relevant(run)) for name, run in runs.items() if run is not None
+            name: relevant_hits(judge.hits(run), judge.relevant(run))
+            for name, run in runs.items()
+            if run is not None
         }
     found: dict[str, JudgedHits] = opened.kept["training hits"]
     return found
