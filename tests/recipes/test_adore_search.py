@@ -17,10 +17,13 @@ from hardneg.api.recipes import settings_of
 from hardneg.diagnostics import pairwise_errors
 from hardneg.diagnostics.counted_errors import load_errors
 from hardneg.errors import Faults, SettingsError
+from hardneg.experiment.layout import Layout
 from hardneg.models.loading import load_encoder
 from hardneg.models.tokenizing import token_store
 from hardneg.recipes.adore.lists import Retrieval
 from hardneg.recipes.adore.recipe import RECIPE
+from hardneg.report.facts_negatives import pools_table
+from hardneg.report.opened import Opened
 from hardneg.search.embedding_store import Embeddings
 from reference_ranking import slow_score
 from worlds.tiny_records import vectors_of
@@ -194,6 +197,21 @@ def test_static_negatives_are_what_was_retrieved_at_the_newest_refresh(run_state
     assert overlaps[0][:3] == overlaps[1][:3]
     assert np.mean(overlaps[0][3:]) > np.mean(overlaps[1][3:])
     assert done.metrics[3]["overlap"] > done.metrics[2]["overlap"]
+
+
+def test_static_negatives_say_which_refresh_mined_them(run_states):
+    done = run_states(RECIPE, **SMALL | {"steps": 8}, negatives="static", refresh_every=3, learning_rate=1e-2)
+    assert [row["negative_version"] for row in done.metrics] == [0, 0, 0, 1, 1, 1, 2, 2]
+    pools = [hn.load_pool(path) for path in sorted((done.path / "episodes/1/negatives").iterdir())]
+    assert [(pool.episode, set(pool.episodes.tolist())) for pool in pools] == [(0, {0}), (1, {1}), (2, {2})]
+    met = defaultdict(list)
+    for name, first, _, share in pools_table(Opened(Layout(done.path))).rows:
+        met[name].append(first)
+        assert share < 1 or name == "refresh 0"
+    first = ["refresh 0 query"]
+    assert met["refresh 0"] == first
+    assert met["refresh 1"] == [*first, "refresh 1 query"]
+    assert met["refresh 2"] == [*first, "refresh 1 query", "refresh 2 query"]
 
 
 def test_refreshed_negatives_resume_to_the_same_bytes(run_states, tmp_path):

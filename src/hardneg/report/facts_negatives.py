@@ -49,8 +49,7 @@ def pools_table(opened: Opened) -> Table:
         )
     query = lists_or_none(opened, "query")
     if any(name not in query for name in opened.pools):
-        unit = "episode" if opened.course.mines == "episodes" else "refresh"  # `adore` counts none in its entries
-        return Table.of(composition_of_pools(opened.pools, unit=unit).rows())
+        return Table.of(composition_of_pools(opened.pools, unit=opened.unit).rows())
     found = [row for row in composed(opened) if row["list"].endswith(POOL)]
     return Table.of(row | {"list": row["list"].removesuffix(POOL)} for row in found)
 

@@ -62,12 +62,20 @@ class FixedNegatives:
         """Load the negatives in force after so many steps; at a refresh, mine them with the present model."""
         if self.source == "random":
             return
-        version, since = divmod(made, self.refresh_every or made + 1)
+        version, since = self._place(made)
         path = self.training.experiment.layout.episode(1).version(version)
         if since == 0:
             self._mine(version, path)
         if since == 0 or self.pool is None:
             self.pool = self.training.read_pool(path)
+
+    def facts(self, step: int) -> dict[str, int]:
+        """The version of static negatives that a step (from 0) used, for the metrics; random ones have none."""
+        return {"negative_version": self._place(step)[0]} if self.source == "static" else {}
+
+    def _place(self, made: int) -> tuple[int, int]:
+        """The version in force after so many steps, and the steps since it was mined."""
+        return divmod(made, self.refresh_every or made + 1)
 
     def _draw(self, batch: QueryBatch) -> NegativePool:
         """Draw as many passages of the corpus as a search finds."""
@@ -99,7 +107,7 @@ class FixedNegatives:
                     miner,
                     queries,
                     "query",
-                    episode=1,
+                    episode=version,
                     depth=self.depth,
                     seed=settings.seed,
                     contains=self.contains,

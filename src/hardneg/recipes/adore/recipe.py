@@ -242,7 +242,7 @@ def stage_of(
         settings.schedule_over(episode.scheduled),
         models={training.last_model: episode.steps},
         intermediate={layout.state(step).model: step for step in settings.measured_steps(episode)},
-        facts=retrieval.facts,
+        facts=lambda step: retrieval.facts(step) | ({} if fixed is None else fixed.facts(step)),
     )
     dev = dev_evaluator_of(training, index, episode) if settings.patience else None
     return MeasuredStage(training, retriever, dev, episode=1, inputs=inputs)
