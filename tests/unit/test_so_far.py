@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 import hardneg as hn
+from hardneg.api.audit import _runs_of
 from hardneg.experiment.folder import read_settings
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.metrics import Metrics
@@ -84,3 +85,6 @@ def test_states_so_far_are_those_of_the_finished_experiment(world, tmp_path, cas
         if one.kind not in ("bm25", "indexed", "reranked") and not (one.name == "final" and searched[one.runs] > 1)
     ]
     assert [one.name for one in found if one.of is None] == of_training
+    listed = [runs for _, runs in _runs_of(layout)]
+    layout.states.unlink()
+    assert [runs for _, runs in _runs_of(layout)] == [*dict.fromkeys(listed)]  # what an audit looks at meanwhile

@@ -45,6 +45,7 @@ from hardneg.experiment.layout import Layout, run_of
 from hardneg.experiment.margins import NONE, Margins, mean_margins, read_margins
 from hardneg.experiment.names import BM25
 from hardneg.experiment.provenance import collection_within
+from hardneg.experiment.so_far import states_so_far
 from hardneg.experiment.states import ends_of, read_states, without_copy
 from hardneg.negatives.pool import SOURCES, NegativePool, load_pool
 from hardneg.process.progress import note
@@ -308,14 +309,12 @@ class World:
 
 
 def _runs_of(layout: Layout) -> Iterator[tuple[str, Path]]:
-    """Name and folder of runs of every state: as the experiment lists them, or if it does not yet, by folders."""
-    if layout.states.is_file():
-        for state in without_copy(read_states(layout.path)):
-            if state.runs is not None and state.of is None:
-                yield state.name, layout / state.runs
-        return
-    for episode in layout.episodes():
-        yield f"before episode {int(episode.path.name)}", episode.runs
+    """Name and folder of runs of every state: as the experiment lists them, or those so far if it does not."""
+    listed = layout.states.is_file()
+    states = read_states(layout.path) if listed else states_so_far(layout, read_settings(layout.path))
+    for state in without_copy(states):
+        if state.runs is not None and state.of is None:
+            yield state.name, layout / state.runs
 
 
 def open_world(path: Path, data: Data | None, cache: Place | None) -> World:
