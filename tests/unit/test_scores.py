@@ -244,36 +244,59 @@ def test_a_cross_encoder_scores_each_pair(world, mined, ranker, tmp_path):
     assert "ranker_score" not in hn.inspect(mined, world.collection)[0]["negatives"][0]
 
 
+class Stopped:
+    """A scorer that stops the program after so many calls; ``asked`` gets the number of pairs of each."""
+
+    def __init__(self, scorer, calls, asked):
+        self.scorer, self.calls, self.asked = scorer, calls, asked
+        self.digest, self.scale = scorer.digest, scorer.scale
+
+    def score(self, queries, passages):
+        self.asked.append(len(queries))
+        if len(self.asked) > self.calls:
+            raise KeyboardInterrupt
+        return self.scorer.score(queries, passages)
+
+
+def stopped(patch, calls):
+    """Let scoring stop after so many calls; returns the list that gets the number of pairs of each."""
+    real, asked = scoring.open_scorer, []
+    patch.setattr(scoring, "open_scorer", lambda *a, **o: Stopped(real(*a, **o), calls, asked))
+    return asked
+
+
 def test_scoring_goes_on_where_it_stopped(world, mined, tmp_path, monkeypatch):
     monkeypatch.setattr(scores, "PAIRS", 100)
     options = options_of(world) | {"ranker": world.model}
     whole = hn.score(mined, tmp_path / "whole", **options)
-    real, asked = scoring.open_scorer, []
-
-    class Failing:
-        scale = 1.0
-
-        def __init__(self, scorer, calls):
-            self.scorer, self.digest, self.calls = scorer, scorer.digest, calls
-
-        def score(self, queries, passages):
-            asked.append(len(queries))
-            if len(asked) > self.calls:
-                raise KeyboardInterrupt
-            return self.scorer.score(queries, passages)
-
-    monkeypatch.setattr(scoring, "open_scorer", lambda *a, **o: Failing(real(*a, **o), 3))
-    with pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        asked = stopped(patched, 3)
         hn.score(mined, tmp_path / "stopped", **options)
     assert not (tmp_path / "stopped").exists()
     first = len(asked) - 1
-    monkeypatch.setattr(scoring, "open_scorer", lambda *a, **o: Failing(real(*a, **o), 10**6))
-    asked.clear()
+    asked = stopped(monkeypatch, 10**6)
     assert_same(hn.score(mined, tmp_path / "stopped", **options), whole)
     total = -(-(len(whole.passage_rows) + len(whole.positive_rows)) // 100)
     assert first == 3
     assert len(asked) <= total - first + 1
     assert read_manifest(tmp_path / "stopped").digest == read_manifest(tmp_path / "whole").digest
+
+
+def test_scoring_with_other_embeddings_does_not_go_on_with_blocks_of_these(world, mined, tmp_path, monkeypatch):
+    monkeypatch.setattr(scores, "PAIRS", 100)
+    monkeypatch.setenv("HARDNEG_PRECISION", "float32")  # what bfloat16 gives, float16 holds
+    options = options_of(world) | {"ranker": world.model}
+    whole = hn.score(mined, tmp_path / "whole", **options)
+    assert "embeddings" not in read_manifest(tmp_path / "whole").inputs
+    exact = tmp_path / "float32"
+    hn.encode(world.collection, world.model, exact, dtype="float32", device="cpu")
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        stopped(patched, 3)
+        hn.score(mined, tmp_path / "scored", embeddings=exact, **options)
+    assert_same(hn.score(mined, tmp_path / "scored", **options), whole)
+    scored = hn.score(mined, tmp_path / "exact", embeddings=exact, **options)
+    assert read_manifest(tmp_path / "exact").inputs["embeddings"] == read_manifest(exact).digest
+    assert (scored.ranker_scores[:300] != whole.ranker_scores[:300]).any()  # or this could not fail
 
 
 @pytest.mark.parametrize("source", ["query", "lookahead", "bm25", "random", "file"])

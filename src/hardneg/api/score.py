@@ -86,6 +86,8 @@ def score(
         source = source_at(model_place(ranker, "ranker"), **reading)
         guide = open_guide(source, collection, folder, embeddings=embeddings)
         inputs = {"collection": collection.digest, "pool": read_manifest(place).digest, "ranker": guide.digest}
+        if embeddings is not None:  # they may be float32, those in the cache are not
+            inputs["embeddings"] = read_manifest(Path(embeddings)).digest
         how = {**inputs, "precision": best_precision(source.device_here)}
         key = digest_json([how, str(out.absolute())])  # another call may score the same pool elsewhere
         parts = Parts(folder / PARTS / key[:32], how)
