@@ -9,6 +9,7 @@ import pytest
 
 import hardneg as hn
 from hardneg.api import score as scoring
+from hardneg.api.clean import clean_cache
 from hardneg.data.training_data import choose_splits
 from hardneg.errors import ArtifactError, HardnegError, NumericError
 from hardneg.models.rankers import new_ranker, save_ranker
@@ -297,6 +298,30 @@ def test_scoring_with_other_embeddings_does_not_go_on_with_blocks_of_these(world
     scored = hn.score(mined, tmp_path / "exact", embeddings=exact, **options)
     assert read_manifest(tmp_path / "exact").inputs["embeddings"] == read_manifest(exact).digest
     assert (scored.ranker_scores[:300] != whole.ranker_scores[:300]).any()  # or this could not fail
+
+
+def test_blocks_are_not_deleted_while_a_pool_is_scored(world, mined, tmp_path, monkeypatch):
+    monkeypatch.setattr(scores, "PAIRS", 100)
+    real, there = scoring.open_scorer, []
+    blocks = tmp_path / "cache" / scoring.PARTS
+
+    def cleaning(*given, **options):
+        scorer = real(*given, **options)
+        score = scorer.score
+
+        def score_cleaned(queries, passages):
+            clean_cache(cache=tmp_path / "cache", delete=True)
+            there.append(len([*blocks.glob("*/*/manifest.json")]))
+            return score(queries, passages)
+
+        scorer.score = score_cleaned
+        return scorer
+
+    monkeypatch.setattr(scoring, "open_scorer", cleaning)
+    options = options_of(world) | {"ranker": world.model, "cache": tmp_path / "cache"}
+    hn.score(mined, tmp_path / "scored", **options)
+    assert there == [*range(len(there))]
+    assert len(there) > 3
 
 
 @pytest.mark.parametrize("source", ["query", "lookahead", "bm25", "random", "file"])

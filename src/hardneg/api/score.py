@@ -33,6 +33,7 @@ from hardneg.process.hardware import best_precision
 from hardneg.process.progress import track
 from hardneg.records import Float32
 from hardneg.storage.artifacts import digest_json, is_current, load_array, publish, read_manifest, remove
+from hardneg.storage.lease import LEASES, sharing
 
 
 @checked
@@ -91,7 +92,8 @@ def score(
         how = {**inputs, "precision": best_precision(source.device_here)}
         key = digest_json([how, str(out.absolute())])  # another call may score the same pool elsewhere
         parts = Parts(folder / PARTS / key[:32], how)
-        with track("scoring", "pairs") as tick:
+        held = sharing(folder / LEASES / parts.folder.name)  # nothing deletes the blocks meanwhile
+        with held, track("scoring", "pairs") as tick:
             scored = guide.scored(found, kept=parts, progress=tick)
         scored = scored if filters == ALL else within(scored, filters)
         warn_if_empty(scored)
