@@ -168,6 +168,9 @@ def test_a_wait_is_in_the_timing_and_the_timeline_is_drawn(both):
     rows = [json.loads(line) for line in (root / "beside/timing.jsonl").read_text().splitlines()]
     assert "version 0 of the candidates" in [row.get("what") for row in rows if row["stage"] == "wait"]
     assert {row["stage"] for row in rows} >= {"encode", "search", "mine", "train"}
+    mined = [row["version"] for row in rows if row["stage"] == "mine"]
+    assert mined == [*range(len(mined))]
+    assert len(mined) > 1
     assert Layout(root / "beside").timeline.is_file()
 
 

@@ -211,7 +211,8 @@ class TrainingRun(Generic[S]):
         settings: Mapping[str, Any],
     ) -> NegativePool:
         if not is_current(path, POOL, inputs):
-            with self.experiment.timed("mine", episode=episode):
+            told = {name: settings[name] for name in ("version",) if name in settings}
+            with self.experiment.timed("mine", episode=episode, **told):
                 pool = mine(answers_of(self.data, self.experiment.cache))
             save_pool(pool, path, settings=self.settings.result_values() | dict(settings), inputs=inputs)
         return self.read_pool(path)
