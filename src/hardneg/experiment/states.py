@@ -28,7 +28,7 @@ class StateRecord:
     of : the state whose model is searched over an index here, or whose runs are re-ranked here; else None.
     episode, step : the episode that made the state, and the step of this episode; None and 0 before any training.
     model : the folder of its weights; None: they are not kept.
-    digest : identity of the model; None: unknown.
+    digest : identity of the model that made the runs, of a ranker together with its precision; None: unknown.
     pool : the negatives that it was trained on last; they may be deleted.
     runs : the folder of its runs; None for BM25, which is no state of the model.
     index : kind, options and digest of the index.
