@@ -104,6 +104,7 @@ class Run(ArrayRecord, Shown):
     scores: Float32  # [n]
     unit: Unit = "passage"
     collection: str = ""  # digest of the collection the rows belong to
+    limited: str = ""  # digest of the rows of the passages that alone were ranked; "": all were
 
     def __len__(self) -> int:
         return len(self.query_rows)

@@ -485,6 +485,36 @@ def test_a_dev_among_few_passages_is_not_compared_in_silence(world, tmp_path, ca
     assert told in caplog.text
 
 
+def test_a_run_of_few_passages_says_so_wherever_it_goes(world, tmp_path, caplog):
+    collection, model = world
+    given = {"mixtures": ["in_batch"], "steps": [1], "device": "cpu", "splits": hn.Splits(test="none")}
+    given |= {"examine": "judged", "measures": "RR@10", "cache": tmp_path / "cache"}
+    for few in (3, 2):
+        hn.train_warmup(collection, model, tmp_path / f"{few}", dev_passages=few, **given)
+    judged = {"data": collection, "split": "dev", "measures": "RR@10", "cache": tmp_path / "cache"}
+    one, written = (tmp_path / "3/runs" / f"{name}.dev.trec.gz" for name in ("final", "bm25"))
+    kept = next((tmp_path / "3").glob("**/runs/dev"))
+    whole = tmp_path / "all.trec"
+    hn.search_split(collection, whole, bm25=True, split="dev", k=20, cache=tmp_path / "cache")
+    hn.fuse([tmp_path / "3", whole], tmp_path / "fused.trec", data=collection, split="dev")
+    hn.rerank(kept, tmp_path / "again.trec", data=collection, ranker=model, cache=tmp_path / "cache", device="cpu")
+    runs = [one, written, kept, tmp_path / "fused.trec", tmp_path / "again.trec"]
+    told = "it ranks a part of the passages alone, as a dev with dev_passages does, so its figures are too high"
+    for run in runs:
+        caplog.clear()
+        hn.evaluate(run, **judged)
+        assert f"{run}: {told}" in caplog.text, run
+        caplog.clear()
+        hn.compare([run, whole], **judged)
+        assert f"{run}: {told}" in caplog.text, run
+    caplog.clear()
+    hn.compare([*runs, tmp_path / "3"], **judged)
+    hn.evaluate(whole, **judged)
+    assert "too high" not in caplog.text
+    with pytest.raises(InputError, match=r"NO_OVERLAP: .*final\.dev\.trec\.gz: it ranks other passages than"):
+        hn.compare([kept, tmp_path / "2/runs/final.dev.trec.gz"], **judged)
+
+
 def test_a_window_of_ranks_beyond_the_depth_is_told(world, tmp_path, monkeypatch):
     said = []
     monkeypatch.setattr("hardneg.api.mine.note", said.append)

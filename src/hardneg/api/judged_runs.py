@@ -90,7 +90,6 @@ def judged_split(collection: Collection, split: str, paths: Sequence[AnyRun]) ->
     own = devs_of(collection, paths) if split == "dev" else {}
     same_dev(own)
     same_passages(own)
-    warn_of_few(own, alone=len(own) < len(paths) or len(own) == 1)
     if any(one.held_out or one.dev_queries is not None or one.dev != split for one in own.values()):
         devs = {place: experiment_data(place, collection).dev for place in own}
         return smallest_of({place: dev for place, dev in devs.items() if dev is not None})
@@ -190,15 +189,37 @@ def same_passages(experiments: Mapping[Path, ChosenSplits]) -> None:
             raise InputError("NO_OVERLAP", what, fix, path=place)
 
 
-def warn_of_few(experiments: Mapping[Path, ChosenSplits], *, alone: bool) -> None:
-    """Warn of experiments whose dev ranks few passages, unless all runs are such (not ``alone``)."""
+def check_limited(paths: Sequence[AnyRun], runs: Sequence[Run], own: Mapping[Path, ChosenSplits]) -> None:
+    """Warn of runs that rank few of the passages, unless all do; refuse those that rank different ones.
+
+    Parameters
+    ----------
+    paths : what was given for each run.
+    own : the splits of the experiments among them whose dev is meant; runs that an older one wrote say nothing.
+
+    Raises
+    ------
+    InputError : two runs rank different parts of the passages.
+    """
+    few: list[tuple[Any, str]] = []
+    first: tuple[Any, str] | None = None
+    for number, (given, run) in enumerate(zip(paths, runs, strict=True), 1):
+        place = Path(given) if isinstance(given, str | Path) else f"run {number}"
+        among = dev_among(place, own[place]) if isinstance(place, Path) and place in own else None
+        if among:
+            few.append((place, f"its dev ranks the first {among[0]} passages of BM25 alone"))
+        elif run.limited:
+            few.append((place, "it ranks a part of the passages alone, as a dev with dev_passages does"))
+        first = first or ((place, run.limited) if run.limited else None)
+        if first and run.limited not in ("", first[1]):
+            what = f"{place}: it ranks other passages than {first[0]}, and neither ranks all"
+            raise InputError("NO_OVERLAP", what, "compare runs that rank all passages: take --split test")
     told = (
-        "%s: its dev ranks the first %d passages of BM25 alone, so its figures are too high, and cannot be"
-        " compared with those of a run that ranks all passages; take --split test"
+        "%s: %s, so its figures are too high, and cannot be compared with those of a run that ranks all passages;"
+        " take --split test"
     )
-    for place, one in experiments.items() if alone else ():
-        if among := dev_among(place, one):
-            log.warning(in_callers_words(told), place, among[0])
+    for place, what in few if len(few) < len(runs) or len(few) == 1 else ():
+        log.warning(in_callers_words(told), place, what)
 
 
 def dev_among(experiment: Path, splits: ChosenSplits) -> tuple[int, int | None] | None:
@@ -225,6 +246,7 @@ def open_runs(
         judged, *spaces = qrels_of(qrels) if isinstance(qrels, Mapping) else open_qrels(Path(qrels))
         runs, queries, passages = read_runs([opened_run(path, split, None) for path in paths], *spaces)
         check_alike(runs)
+        check_limited(paths, runs, {})
         return runs, judged, queries, passages, None
     assert data is not None
     collection = collection_of(data, cache)
@@ -233,4 +255,5 @@ def open_runs(
     runs, queries, passages = read_runs(
         places, collection.query_ids, collection.passage_ids, collection=collection.digest
     )
+    check_limited(paths, runs, devs_of(collection, paths) if split == "dev" else {})
     return runs, judged, queries, passages, collection

@@ -30,7 +30,7 @@ from hardneg.api.inputs import (
     run_place,
     source_at,
 )
-from hardneg.api.judged_runs import experiments_of, judged_split
+from hardneg.api.judged_runs import check_limited, devs_of, experiments_of, judged_split
 from hardneg.api.outcomes import by_ids
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
@@ -290,6 +290,8 @@ class Tuning:
             judged = judged_split(collection, self.split, trained)
         else:
             judged = named_split(collection, self.split, "tune")
+        own = devs_of(collection, trained) if self.split == "dev" else {}
+        check_limited(self.given[-len(runs) :], runs, own)
 
         def evaluation(run: Run) -> Evaluation:
             options: dict[str, Any] = {"collection": collection, "cache": cache, "id_rank": None}

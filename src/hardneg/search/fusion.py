@@ -143,7 +143,8 @@ def fuse(
         progress(stop, len(queries))
     none = np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32)
     counts, rows, scores = (np.concatenate(column) for column in zip(none, *parts, strict=True))
-    return Run(queries.astype(np.int32), offsets_of(counts), rows, scores, unit, collection)
+    limited = next((run.limited for run in runs if run.limited), "")
+    return Run(queries.astype(np.int32), offsets_of(counts), rows, scores, unit, collection, limited)
 
 
 def check_weights(weights: Sequence[float] | None, runs: int) -> tuple[float, ...]:

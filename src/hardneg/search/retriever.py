@@ -27,7 +27,7 @@ from hardneg.search.encoding import Encoding, encode_side
 from hardneg.search.locked import Guarded, one_at_a_time, opened_once
 from hardneg.search.parts import SharedIndex
 from hardneg.search.retrieve import Index, StoredIndex, dot_products, index_run
-from hardneg.search.runs import KIND, check_rows, check_texts, is_of, loaded, save_run
+from hardneg.search.runs import KIND, check_rows, check_texts, is_of, limited_run, loaded, save_run
 from hardneg.search.vectors import as_tensor
 from hardneg.storage.artifacts import digest_json, is_current, is_published, place_in, read_manifest
 from hardneg.storage.lease import LEASES, sharing
@@ -230,7 +230,7 @@ class Retriever(Guarded):
         asked = as_tensor(vectors), query_rows, k, self.collection.digest
         with track("searching", "queries", kind="search") as tick:
             run = index_run(index, *asked, documents=self.chunks, progress=tick)
-        return run if self.among is None else dataclasses.replace(run, passage_rows=self.among[run.passage_rows])
+        return run if self.among is None else limited_run(run, self.among)
 
     # ------------------------------------------------------------ vectors and scores
 

@@ -6,6 +6,7 @@ TREC files are for people and other tools.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -15,7 +16,7 @@ from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.records import Int32, Run
-from hardneg.storage.artifacts import is_published, load_array, open_artifact, publish, read_manifest
+from hardneg.storage.artifacts import digest_json, is_published, load_array, open_artifact, publish, read_manifest
 
 KIND = "run"
 
@@ -71,6 +72,11 @@ def check_texts(texts: Sequence[str]) -> None:
         raise SettingsError("BAD_SETTING", f"texts is {texts!r:.60}, one text", "give a list of texts")
 
 
+def limited_run(run: Run, among: Int32) -> Run:
+    """A run over the passages at these rows as a run of the whole collection, which says what it ranks."""
+    return replace(run, passage_rows=among[run.passage_rows], limited=digest_json(among.tolist()))
+
+
 def save_run(run: Run, path: Path, *, inputs: Mapping[str, str], settings: Mapping[str, object]) -> None:
     """Publish a run at ``path``."""
     with publish(path, KIND, settings=settings, inputs=inputs, replace=True) as draft:
@@ -79,6 +85,8 @@ def save_run(run: Run, path: Path, *, inputs: Mapping[str, str], settings: Mappi
         draft.array("passage_rows.npy", run.passage_rows)
         draft.array("scores.npy", run.scores)
         draft.facts.update(unit=run.unit, collection=run.collection, queries=len(run), hits=len(run.scores))
+        if run.limited:
+            draft.facts["limited"] = run.limited
 
 
 def is_of(path: Path, inputs: Mapping[str, str], k: int) -> bool:
@@ -98,10 +106,12 @@ def load_run(path: str | Path) -> Run:
     ArtifactError : the folder holds no run, or a damaged one.
     """
     path = Path(path)
-    facts = open_artifact(path, KIND).facts
+    manifest = open_artifact(path, KIND)
+    facts, inputs = manifest.facts, manifest.inputs
     names = ("query_rows", "offsets", "passage_rows", "scores")
     arrays = {name: load_array(path / f"{name}.npy") for name in names}
-    run = Run(**arrays, unit=facts["unit"], collection=facts["collection"])
+    limited = facts.get("limited") or inputs.get("passages", "")  # older runs name the passages there alone
+    run = Run(**arrays, unit=facts["unit"], collection=facts["collection"], limited=limited)
     lengths = np.diff(run.offsets)
     whole = len(run.offsets) == len(run) + 1 and run.offsets[-1] == len(run.scores) == len(run.passage_rows)
     if not whole or (lengths < 0).any():

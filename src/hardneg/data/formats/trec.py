@@ -12,6 +12,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from hardneg.data.formats.lines import CR_ALONE, LF_OR_CRLF, grade_of, publish_p
 from hardneg.data.formats.pair_table import Column, Float64, Table, TableForm, read_table
 from hardneg.data.ids import IdSpace, Vocabulary, byte_ranks, extend, other_forms, written_otherwise
 from hardneg.errors import ArtifactError, InputError, NumericError
-from hardneg.records import Float32, Int32, Int64, Qrels, Run, Unit, offsets_of, owners
+from hardneg.records import Float32, Int32, Int64, Qrels, Run, offsets_of, owners
 from hardneg.storage.artifacts import (
     Manifest,
     cached_digest,
@@ -61,12 +62,10 @@ def read_run(path: Path, queries: IdSpace, passages: IdSpace, *, collection: str
     InputError : a line is malformed, a score is no number, a query has a passage twice, or an id is unknown.
     ArtifactError : the file is not the one that its sidecar describes.
     """
-    collection, unit = _check_sidecar(path, collection)
-    table = _read_run_table(path)
-    return _run_of(table, table.known(queries, "query"), table.known(passages, "passage"), unit, collection)
+    of, table = _check_sidecar(path, collection), _read_run_table(path)
+    return _run_of(table, table.known(queries, "query"), table.known(passages, "passage"), of)
 
 
-PASSAGE: Unit = "passage"
 Scored = Mapping[str, Mapping[str, float]]  # {query id: {passage id: score}}
 Judged = Mapping[str, Mapping[str, int]]  # {query id: {passage id: grade}}
 
@@ -82,17 +81,18 @@ def read_runs(
     runs = []
     for path in paths:
         if isinstance(path, Run):
-            digest, unit, table = path.collection, path.unit, table_of_rows(path, queries, passages)
+            of = {"unit": path.unit, "collection": path.collection, "limited": path.limited}
+            table = table_of_rows(path, queries, passages)
         elif isinstance(path, Mapping):
-            digest, unit, table = collection, PASSAGE, table_of(path)
+            of, table = {"collection": collection}, table_of(path)
         else:
-            (digest, unit), table = _check_sidecar(path, collection), _read_run_table(path)
+            of, table = _check_sidecar(path, collection), _read_run_table(path)
         for kind, space, ids in (("query", queries, table.query_ids), ("passage", passages, table.passage_ids)):
             if other := other_forms(space, ids):
                 log.warning("%s: %s", table.path, written_otherwise(kind, other))
         queries, query_rows = extend(queries, table.query_ids)
         passages, passage_rows = extend(passages, table.passage_ids)
-        runs.append(_run_of(table, query_rows, passage_rows, unit, digest))
+        runs.append(_run_of(table, query_rows, passage_rows, of))
     return runs, queries, passages
 
 
@@ -209,13 +209,13 @@ def _looks_like_number(text: bytes) -> bool:
     return True
 
 
-def _run_of(table: Table, query_rows: Int32, passage_rows: Int32, unit: Unit, collection: str) -> Run:
+def _run_of(table: Table, query_rows: Int32, passage_rows: Int32, of: Mapping[str, Any]) -> Run:
     with np.errstate(over="ignore"):  # a score beyond float32 becomes infinite and ranks as such
         scores = table.values.astype(np.float32)
     query = query_rows[table.query]
     order = _best_first(query, scores, table.passage, table.passage_ids)
     rows, counts = np.unique(query, return_counts=True)
-    return Run(rows, offsets_of(counts), passage_rows[table.passage[order]], scores[order], unit, collection)
+    return Run(rows, offsets_of(counts), passage_rows[table.passage[order]], scores[order], **of)
 
 
 def _best_first(query: NDArray[np.integer], scores: Float32, passage: Int64, ids: Sequence[str]) -> Int64:
@@ -245,7 +245,8 @@ def write_run(path: Path, run: Run, queries: IdSpace, passages: IdSpace, *, tag:
         raise NumericError("NAN_SCORE", f"query {query} has a NaN score", "check the model", path=path)
 
     def described(draft: Path) -> bytes:
-        facts = {"unit": run.unit, "queries": len(run), "hits": len(run.scores)}
+        facts: dict[str, Any] = {"unit": run.unit, "queries": len(run), "hits": len(run.scores)}
+        facts |= {"limited": run.limited} if run.limited else {}
         files = {path.name: (draft.stat().st_size, digest_file(draft))}
         return json_bytes(
             Manifest("run", inputs={"collection": run.collection}, facts=facts, files=files).as_json()
@@ -299,16 +300,17 @@ def verify_run(path: Path, digest: Callable[[Path], str] = digest_file) -> Manif
     return manifest
 
 
-def _check_sidecar(path: Path, collection: str) -> tuple[str, Unit]:
-    """Check a run against its sidecar, if it has one; returns the digest of its collection, and its unit."""
+def _check_sidecar(path: Path, collection: str) -> dict[str, Any]:
+    """Check a run against its sidecar, if it has one; returns what a :class:`Run` says of itself, by field."""
     if not sidecar_of(path).is_file():
-        return collection, "passage"
+        return {"collection": collection}
     manifest = verify_run(path, cached_digest)
-    made_for, unit = manifest.inputs.get("collection", ""), manifest.facts["unit"]
+    made_for = manifest.inputs.get("collection", "")
     if collection and made_for and made_for != collection:
         what = f"made for the collection {made_for[:12]}…, not {collection[:12]}…"
         raise ArtifactError("OTHER_COLLECTION", what, "search this collection, or give the other", path=path)
-    return made_for or collection, unit
+    facts = {name: manifest.facts[name] for name in ("unit", "limited") if name in manifest.facts}
+    return {"collection": made_for or collection, **facts}
 
 
 # ---------------------------------------------------------------- qrels
