@@ -1,5 +1,6 @@
 """The verdict on experiments side by side: only what was tested is called better."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,7 @@ from hardneg.evaluation.compare import compare_runs
 from hardneg.evaluation.measures import Evaluation
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.states import StateRecord
+from hardneg.records import Qrels
 from hardneg.report import side_by_side
 from hardneg.report.opened import Opened
 from hardneg.report.side_by_side import (
@@ -23,12 +25,16 @@ from hardneg.report.side_by_side import tests_table as paired_tests
 from hardneg.report.table import NotRecorded, Table
 
 QUERIES = 40
+EACH = np.arange(QUERIES, dtype=np.int32)
+JUDGED = Qrels(EACH, np.arange(QUERIES + 1), EACH, np.ones(QUERIES, np.int32))
+STRICT = replace(JUDGED, grades=np.repeat(np.int32([0, 1]), QUERIES // 2))
 
 
 def opened(place, values, collection):
     """An experiment whose final state has these values of RR@10 on test, over a collection of this digest."""
     found = Evaluation(np.arange(QUERIES, dtype=np.int32), {"RR@10": np.full(QUERIES, values)}, 0, 0)
-    one = Opened(Layout(place), SimpleNamespace(collection=SimpleNamespace(digest=collection)))
+    data = SimpleNamespace(collection=SimpleNamespace(digest=collection), judged={"test": JUDGED, "dev": JUDGED})
+    one = Opened(Layout(place), data)
     one.kept["evaluations"] = {"final": {"test": found}}
     one.__dict__ |= {"states": [StateRecord("final", "final")], "settings": {}, "results": {"finished": True}}
     return one
@@ -219,3 +225,44 @@ def test_an_experiment_over_another_collection_is_in_no_verdict(tmp_path, other)
     found = verdict_of(Several([*ours, opened(tmp_path / "c", other, "y")]))
     assert (found.kind, found.sentence) == ("better", "On test, b does best: RR@10 0.500 (a 0.250).")
     assert len(found.details) == 1
+
+
+def judged_by(place, values, qrels, test):
+    """An experiment that was tested on a split of this name, with these judgements."""
+    one = opened(place, values, "x")
+    one.data.judged["test"] = qrels
+    one.__dict__ |= {"settings": {"splits": {"test": test}}, "results": {}}
+    return one
+
+
+def test_values_by_different_judgements_are_not_tested_against_each_other(tmp_path):
+    """One collection and the same queries, but the second experiment has ``--test test.strict``."""
+    one, other = judged_by(tmp_path / "a", 0.25, JUDGED, "test"), judged_by(tmp_path / "b", 0.5, STRICT, "strict")
+    with pytest.raises(NotRecorded, match="same judgements"):
+        paired_tests(Several([one, other]))
+    assert verdict_of(Several([one, other])).sentence == "2 experiments side by side."
+    names = {row["split"] for row in results_table(Several([one, other])).records()}
+    assert names == {"test, all queries of test", "test, all queries of strict"}
+    last = np.arange(QUERIES // 2, QUERIES, dtype=np.int32)  # of these queries both have the same judgements
+    other.kept["evaluations"]["final"]["test"] = Evaluation(last, {"RR@10": np.full(len(last), 0.5)}, 0, 0)
+    assert [row["a - b"] for row in paired_tests(Several([one, other])).records()] == [-0.25]
+
+
+def test_the_order_of_judgements_and_the_name_of_their_split_do_not_matter(tmp_path):
+    """A query with two relevant passages, whose judgements two splits have in another order."""
+    two = [0, 2, *range(3, QUERIES + 2)]
+    rows, grades = np.insert(EACH, 1, 7), np.ones(QUERIES + 1, np.int32)
+    splits = [
+        Qrels(EACH, np.array(two), rows[[*order, *range(2, QUERIES + 1)]], grades) for order in ((0, 1), (1, 0))
+    ]
+    several = [judged_by(tmp_path / name, 0.5, one, name) for name, one in zip("ab", splits, strict=True)]
+    assert len(paired_tests(Several(several)).rows) == 1
+
+
+def test_none_of_several_is_called_best_where_two_have_no_test(tmp_path):
+    """Two pairs, each with judgements of its own: no test says which of all four does best."""
+    ours = [judged_by(tmp_path / name, 0.25, JUDGED, "test") for name in "ab"]
+    theirs = [judged_by(tmp_path / name, 1.0, STRICT, "strict") for name in "cd"]
+    found = verdict_of(Several([*ours, *theirs]))
+    said = "4 experiments side by side, which have different queries or judgements: see the tests."
+    assert (found.kind, found.sentence) == ("open", said)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from hardneg.evaluation.significance import bootstrap_interval, holm_within, ran
 from hardneg.experiment.folder import BASE
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.names import BM25, FINAL, RETRIEVED, UNTRAINED, shown
-from hardneg.records import Int32
+from hardneg.records import Int32, owners
 from hardneg.report.drawing import Figure
 from hardneg.report.facts_forgetting import forgetting_table as forgotten_and_learned
 from hardneg.report.facts_results import cost_summary_table, loss_table, measured_table
@@ -46,9 +47,9 @@ class Several:
         return [os.path.relpath(path, common) for path in paths]
 
     def called(self, split: str, one: Opened) -> str:
-        """The name of an experiment's split for people; if devs differ, dev also says which queries it has."""
-        name, own = split_of(split, one.dev_passages), _dev_of(one)
-        same = split != "dev" or all(_dev_of(other) == own for other in self.experiments)
+        """The name of an experiment's split for people; if splits differ, it also says which queries it has."""
+        name, own = split_of(split, one.dev_passages), _queries_of(split, one)
+        same = all(_queries_of(split, other) == own for other in self.experiments)
         return name if same else f"{name}, {own}"
 
     def note(self, fault: Exception) -> None:
@@ -56,9 +57,11 @@ class Several:
         self.experiments[0].note(fault)
 
 
-def _dev_of(one: Opened) -> str:
-    """Which queries an experiment's dev has."""
+def _queries_of(split: str, one: Opened) -> str:
+    """Which queries an experiment's dev or test has."""
     splits = one.settings.get("splits") or {}
+    if split == "test":
+        return f"all queries of {splits.get('test') or split}"
     if splits.get("held_out"):
         return f"{splits['held_out']:,} queries held out with seed {splits.get('seed')}"
     most = splits.get("dev_queries")
@@ -120,7 +123,8 @@ def tests_table(several: Several) -> Table:
         if len(several.experiments) == 1:
             raise NotRecorded("There is no other one yet to test it against.")
         raise NotRecorded(
-            "No two experiments have runs of the same judged queries, or a collection is not at hand."
+            "No two experiments have runs of the same queries with the same judgements, or a collection is not at"
+            " hand."
         )
     families = [(row["split"], row["measure"]) for row in rows]
     for row, corrected in zip(rows, holm_within(families, [row["p"] for row in rows]), strict=True):
@@ -137,6 +141,16 @@ def _among(found: Evaluation, query_rows: Int32) -> Evaluation:
     """The values of these queries alone."""
     keep = np.isin(found.query_rows, query_rows)
     return replace(found, query_rows=found.query_rows[keep], values={k: v[keep] for k, v in found.values.items()})
+
+
+def _judged_alike(one: Opened, other: Opened, split: str, query_rows: Int32) -> bool:
+    """Whether two experiments have the same judgements of these queries, whatever their splits are called."""
+    found = []
+    for qrels in (one.data_here.judged[split], other.data_here.judged[split]):
+        part = qrels.select(np.flatnonzero(np.isin(qrels.query_rows, query_rows)))
+        columns = part.query_rows[owners(part.offsets)], part.passage_rows, part.grades
+        found.append(np.stack(columns)[:, np.lexsort(columns)])  # splits may have them in another order
+    return bool(np.array_equal(found[0], found[1]))
 
 
 def _dev_among(one: Opened, dev: Evaluation) -> tuple[int, int] | None:
@@ -156,6 +170,8 @@ def _tests(a: str, one: Opened, b: str, other: Opened) -> list[dict[str, Any]]:
         if split == "dev" and _dev_among(one, x) != _dev_among(other, y):
             continue
         x, y = _among(x, y.query_rows), _among(y, x.query_rows)
+        if not _judged_alike(one, other, split, x.query_rows):
+            continue
         for measure in [name for name in x.values if name in y.values]:
             difference = x.of(measure) - y.of(measure)
             low, high = bootstrap_interval(difference, seed=SEED)
@@ -253,10 +269,10 @@ def verdict_of(several: Several) -> Verdict:
     split, measure = tests.rows[0][0], tests.rows[0][1]
     rows = tests.where(split=split, measure=measure).records()
     tested = {row[side] for row in rows for side in ("a", "b")}
+    if len(rows) < math.comb(len(tested), 2):
+        said = f"{counted(len(tested), 'experiment')} side by side, which have different queries or judgements:"
+        return Verdict("open", f"{said} see the tests.", (), ())
     known = _shared_means(several, tested, split, measure)
-    if known is None:
-        said = f"{counted(len(tested), 'experiment')} side by side, which judge different queries: see the tests."
-        return Verdict("open", said, (), ())
     best = max(known, key=lambda name: known[name])
     of_best = [row for row in rows if best in (row["a"], row["b"])]
     told = [_compared(row, best) for row in of_best]
@@ -306,10 +322,10 @@ def _starts(several: Several, known: Mapping[str, float], split: str, measure: s
     return f"They start from different models: {'; '.join(parts) or 'what these had is not known'}."
 
 
-def _shared_means(several: Several, tested: set[str], split: str, measure: str) -> dict[str, float] | None:
+def _shared_means(several: Several, tested: set[str], split: str, measure: str) -> dict[str, float]:
     """The mean of each tested experiment over the queries that all of them judge.
 
-    Experiments without a test judge other queries or another collection. None: the tests are of different queries.
+    Experiments without a test have other queries or judgements, or another collection.
     """
     found = {
         name: last
@@ -317,8 +333,6 @@ def _shared_means(several: Several, tested: set[str], split: str, measure: str) 
         if name in tested and (last := _last(one, split)) is not None and measure in last.values
     }
     shared = reduce(np.intersect1d, [one.query_rows for one in found.values()])
-    if len(shared) < min(len(one.query_rows) for one in found.values()):
-        return None
     return {name: float(_among(one, shared).of(measure).mean()) for name, one in found.items()}
 
 
