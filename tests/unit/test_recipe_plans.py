@@ -187,6 +187,36 @@ def test_a_guide_that_no_state_embeds_whole_is_one_corpus_more(world, monkeypatc
     assert masked - plain == pytest.approx(more)
 
 
+@pytest.mark.parametrize(
+    ("recipe", "changes", "corpora", "between"),
+    [
+        (star.RECIPE, {"steps": 8}, [1, 0.1], [0.3]),  # the first state mines, and the last is only judged
+        (star.RECIPE, {"steps": 8, "examine": "all"}, [1, 1], [0.3]),
+        (star.RECIPE, {"steps": 8, "test": True}, [1, 1], [0.3]),
+        (warmup.RECIPE, {"steps": [8]}, [0.1, 0.1], [0.3]),
+        (ance_tele.RECIPE, {"first": "in_batch", "episodes": 2}, [0.1, 1, 0.1], [0.7, 0.7]),
+        (ance.RECIPE, {"refreshes": 1, "refresh_every": 4}, [1, 1, 0.1], [0.1, 0.1]),
+    ],
+)
+def test_the_time_left_counts_the_passages_that_each_state_encodes(
+    world, monkeypatch, recipe, changes, corpora, between
+):
+    """Every second step is measured on dev, which is judged among a tenth of the passages."""
+    monkeypatch.setattr(cost_model, "dev_share", lambda *_: 0.1)
+    values = {"examine": "judged", "dev_passages": 1, "dev_queries": None, "measure_every": 2} | changes
+    judged = choose_splits(world[0].collection, dev="dev", test="test" if values.pop("test", False) else "none")
+    work = recipe.plan(recipe.settings(**COMMON | values), judged, world[1]["tied"])
+    work, sample = replace(work, encoded=(0, work.encoded[1])), take_sample(work, world[1]["tied"])
+    found = {"measure": [], "train": []}
+    for stage in stages.stages_of(work, sample):
+        if stage.kind in found:
+            found[stage.kind].append(stage.work["encode"].ticks / sample.tokens(0, N))
+    assert found == {"measure": pytest.approx(corpora), "train": pytest.approx(between)}
+    assert work.encoded[1] == pytest.approx(sum(corpora) + sum(between)), "as the estimate counts"
+    own = stages.stages_of(work, sample, as_it_came=True)[1]
+    assert own.work["encode"].ticks == pytest.approx(sample.tokens(0, corpora[-1] * N))
+
+
 def test_adore_says_what_a_query_is_trained_on(world):
     settings = adore.Adore(**COMMON, cut=10, steps=7)
     encoder = world[1]["tied"]

@@ -92,6 +92,8 @@ class CostModel:
     precision: Precision
     passage_length: int | None = None  # tokens of a passage in steps, at most; None: as many as in search
     encoded: tuple[float, float] | None = None  # times that queries and corpus are encoded; None: once a state
+    shares: Sequence[float] = ()  # of the corpus that each of the states encodes, in order; empty: all of it
+    among: float = 1.0  # share of the passages that a state measured on dev alone encodes
     mined: float = 0  # further searches for all training queries, to mine; a search of a part counts as a fraction
     pools: int | None = None  # pools that are kept; None: one for each episode
     sets: int = 1  # of vectors of all texts that lie on the disk at a time
@@ -153,19 +155,19 @@ def work_of(
     lists : the number of ranked lists that each of these states makes for a training query.
     part : the shares of passages and queries that such a state mines, unless it embeds all to be measured.
     """
-    judged, encoded = settings.examine == "judged", None
+    judged, shares, among = settings.examine == "judged", [1.0] * states, dev_share(settings, data)
     passed = sum(len(settings.measured_steps(one)) for one in episodes) - both
     trials = [steps for one in episodes if (steps := settings.trial_steps(one))]
     passed += len(trials) * len(settings.rates)
+    queries: float = states
     if judged:
-        among = dev_share(settings, data)
         if data.test is not None or among == 1.0 or settings.keeps_start:
             part = ALL_OF_THEM
         share = judged_queries(data) / max(data.collection.n_queries, 1)
-        passages = corpora(data, states=states, passed=passed, mined=mined, among=among, part=part)
+        shares = shares_of_states(data, states=states, mined=mined, among=among, part=part)
         # The model that training starts from mines first, unless the first episode, or all, mine nothing.
         guide = settings.keeps_start and data.test is None and among < 1.0 and mined < len(episodes)
-        encoded = (mined * part.queries + states * share + guide, passages + guide)
+        queries, shares[0] = mined * part.queries + states * share + guide, shares[0] + guide
     return CostModel(
         data,
         episodes,
@@ -190,7 +192,9 @@ def work_of(
         mined_pools=mined or len(episodes),
         compared=max(entries, lists * settings.depth),
         mined=mined * lists * part.queries * part.passages if judged else 0,
-        encoded=encoded,
+        encoded=(queries, sum(shares) + passed * among),
+        shares=shares,
+        among=among,
     )
 
 
@@ -202,17 +206,16 @@ def dev_share(settings: TrainingSettings, data: TrainingData) -> float:
     return among if among < MOST else 1.0
 
 
-def corpora(data: TrainingData, *, states: int, passed: int, mined: int, among: float, part: Part) -> float:
-    """How many times the corpus is encoded, where encoding a part of it counts as a fraction.
+def shares_of_states(data: TrainingData, *, states: int, mined: int, among: float, part: Part) -> list[float]:
+    """The share of the corpus that each state encodes, in order, where a part of it is encoded apart.
 
-    A state that does not mine and is measured on dev alone needs only the passages that dev is judged among.
+    A state that does not mine and is measured on dev alone needs only the passages that dev is judged among. The
+    last state mines only if all do; an episode that mines nothing is the first one.
     """
-    if among == 1.0:
-        return states + passed
-    if part != ALL_OF_THEM:
-        return min(mined, states) * part.passages + (states + passed) * among
-    whole = states if data.test is not None else min(mined, states)
-    return whole + (states - whole + passed) * among
+    other = among if data.test is None else 1.0
+    miner = 1.0 if part == ALL_OF_THEM else part.passages + among
+    first = max(states - 1 - mined, 0)
+    return [miner if first <= i < first + mined else other for i in range(states)]
 
 
 def judged_queries(data: TrainingData) -> int:

@@ -36,7 +36,8 @@ def stages_of(work: CostModel, sample: Sample, *, as_it_came: bool = False) -> l
     for kind in order:
         stages.append(Planned(kind, {name: one for name, one in makers[kind](seen[kind]).items() if one.ticks}))
         seen[kind] += 1
-    before = [Planned(MEASURE, stages[0].work)] if as_it_came else []
+    like = stages[0 if work.query_side else -1]  # the model as it came mines nothing, as the last one
+    before = [Planned(MEASURE, like.work)] if as_it_came else []
     return [Planned(FIRST), *before, *stages, Planned(LAST)]
 
 
@@ -61,7 +62,8 @@ def measuring(work: CostModel, sample: Sample, order: Sequence[str]) -> Maker:
     searched = work.states * (examined + judged_queries(work.data)) / n
 
     def amounts(number: int) -> dict[str, Amount]:
-        share = (corpora if number == 0 else 0) if fixed else max(corpora - work.passed, 0) / n
+        own = work.shares[number] if work.shares else 1.0
+        share = (corpora if number == 0 else 0) if fixed else own
         tokens = sample.tokens(queries / n * collection.n_queries, share * collection.n_passages)
         return {"encode": Amount(tokens), "search": Amount(searched)}
 
@@ -80,7 +82,7 @@ def training(
     """The work of a turn of training: steps, and encoding passages for each state that is measured between."""
     n = max(order.count(kind), 1)
     passed = 0 if work.query_side or kind != TRAIN else work.passed
-    tokens = sample.tokens(0, passed / n * work.data.collection.n_passages)
+    tokens = sample.tokens(0, passed * work.among / n * work.data.collection.n_passages)
 
     def amounts(number: int) -> dict[str, Amount]:
         mine = [episodes[number]] if len(episodes) == n else episodes
