@@ -1,6 +1,8 @@
 """Search by several processes, each in its part of the passages: the run of one process, bit for bit."""
 
+import contextlib
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -16,13 +18,14 @@ from hardneg.models.loading import load_encoder
 from hardneg.process.distributed import apart, by_leader, group, is_leader, member, together
 from hardneg.records import Positives, TokenBatch, offsets_of
 from hardneg.search import embeddings, parts
-from hardneg.search.embedding_store import Embeddings, Part
+from hardneg.search.embedding_store import Embeddings, Part, shard_name
 from hardneg.search.embeddings import encode_store
 from hardneg.search.encoding import Encoding
 from hardneg.search.exact import ExactIndex
 from hardneg.search.parts import SharedIndex
 from hardneg.search.retrieve import StoredIndex, index_run
 from hardneg.search.retriever import CachedRetriever
+from hardneg.storage.artifacts import MANIFEST
 from processes import in_group
 from processes import together as launched
 from worlds.tiny_world import one_thread  # noqa: F401
@@ -213,6 +216,34 @@ def test_runs_and_what_is_mined_by_rank_0_are_searched_by_all(world, tmp_path, m
             for name in ("passage_rows", "offsets", "scores"):
                 np.testing.assert_array_equal(getattr(run, name), getattr(alone, name))
         assert set(found[2].passage_rows.tolist()) <= set(range(5, 90))
+
+    in_group(3, work, tmp_path / "log")
+
+
+def test_the_tokens_that_all_processes_encode_are_counted(world, tmp_path, monkeypatch):
+    """Each makes every third shard. Shards that are there already do not count."""
+    monkeypatch.setattr(embeddings, "LEAST_ROWS", 16)
+
+    def work(rank):
+        state, rows = state_of(world, tmp_path / "all"), []
+
+        @contextlib.contextmanager
+        def timed(stage, **facts):
+            yield facts
+            rows.append(facts)
+
+        state.timed = timed
+        store, place = state._embeddings("passage")
+        state._embed("passage")
+
+        def lose_one():
+            (place / MANIFEST).unlink()
+            shutil.rmtree(place / shard_name(1))
+
+        by_leader(lose_one)
+        state._embed("passage")
+        lengths = np.asarray(store.lengths)
+        assert [row["tokens"] for row in rows] == [lengths.sum(), lengths[16:32].sum()]
 
     in_group(3, work, tmp_path / "log")
 

@@ -215,6 +215,10 @@ def test_the_time_left_counts_the_passages_that_each_state_encodes(
     assert work.encoded[1] == pytest.approx(sum(corpora) + sum(between)), "as the estimate counts"
     own = stages.stages_of(work, sample, as_it_came=True)[1]
     assert own.work["encode"].ticks == pytest.approx(sample.tokens(0, corpora[-1] * N))
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for alone, shared in zip(found["measure"], stages.stages_of(work, sample)[1::3], strict=True):
+        assert shared.work["encode"].ticks == pytest.approx(sample.tokens(0, alone / 2 * N)), "of two processes"
 
 
 def test_adore_says_what_a_query_is_trained_on(world):

@@ -383,6 +383,15 @@ def any_of(flags: Sequence[int]) -> list[int]:
     return values.tolist()
 
 
+def sum_over_all(own: int) -> int:
+    """The sum of a number over all processes."""
+    if _members == 1:
+        return own
+    import torch
+
+    return sum(int(part) for part in collect(torch.tensor([own]), everywhere=True))
+
+
 def barrier() -> None:
     """Wait until all processes are here."""
     any_of([0])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import chain
 
+from hardneg.process.launch import world_size
 from hardneg.process.stages import Amount, Planned
 from hardneg.recipes.cost_model import CostModel, judged_queries
 from hardneg.recipes.estimate import Sample, tokens_of_step
@@ -64,10 +65,15 @@ def measuring(work: CostModel, sample: Sample, order: Sequence[str]) -> Maker:
     def amounts(number: int) -> dict[str, Amount]:
         own = work.shares[number] if work.shares else 1.0
         share = (corpora if number == 0 else 0) if fixed else own
-        tokens = sample.tokens(queries / n * collection.n_queries, share * collection.n_passages)
+        tokens = own_share(sample.tokens(queries / n * collection.n_queries, share * collection.n_passages))
         return {"encode": Amount(tokens), "search": Amount(searched)}
 
     return amounts
+
+
+def own_share(tokens: float) -> float:
+    """The tokens of this process, where several encode a part each; its reports count no others."""
+    return tokens / world_size()
 
 
 def mining(work: CostModel, order: Sequence[str]) -> Maker:
@@ -82,7 +88,7 @@ def training(
     """The work of a turn of training: steps, and encoding passages for each state that is measured between."""
     n = max(order.count(kind), 1)
     passed = 0 if work.query_side or kind != TRAIN else work.passed
-    tokens = sample.tokens(0, passed * work.among / n * work.data.collection.n_passages)
+    tokens = own_share(sample.tokens(0, passed * work.among / n * work.data.collection.n_passages))
 
     def amounts(number: int) -> dict[str, Amount]:
         mine = [episodes[number]] if len(episodes) == n else episodes

@@ -18,7 +18,7 @@ from hardneg.errors import ArtifactError
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.packing import plan_batches
 from hardneg.models.tokenizing import texts_digest, token_store
-from hardneg.process.distributed import apart, barrier, by_leader, has_others, member
+from hardneg.process.distributed import apart, barrier, by_leader, has_others, member, sum_over_all
 from hardneg.process.progress import track
 from hardneg.records import Float32, Int32, Int64, Run, Side, VectorsByRow, distinct, owners, take_spans
 from hardneg.search.embedding_store import VERSION
@@ -353,7 +353,7 @@ class Retriever(Guarded):
                     shard=member(),
                     counted=counted,
                 )
-            barrier()  # other processes may have shards to make
+            facts["tokens"] = sum_over_all(facts["tokens"])  # which waits: others may have shards to make
         return made or Embeddings.open(path)
 
     def _embeddings(self, side: Side, *, searching: bool = True) -> tuple[TokenStore | SomeTokens, Path]:
