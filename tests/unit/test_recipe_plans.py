@@ -325,6 +325,26 @@ def test_ar2_beside_training_mines_once_less_and_some_models_wait(world, rankers
     assert stages.kinds_of(beside) == ["measure"] * 4  # all else is done in other processes
 
 
+@pytest.mark.parametrize(
+    ("changes", "new", "runs"),
+    [
+        ({"order": "ranker-first"}, True, [0, 0, 1, *[0, 0, 0, 2] * 2, 0, 3, 0]),
+        ({"order": "ranker-first"}, False, [0, 1, *[0, 0, 0, 2] * 2, 0, 3, 0]),
+        ({"order": "retriever-first"}, True, [0, 0, 1, *[0, 0, 0, 2] * 2, 0, 0, 3, 0]),
+        ({"order": "ranker-first", "iterations": 1, "rerank_depth": 0}, True, [0] * 6),
+        ({"mode": "async-fixed"}, True, [0, 0, 3, 0]),  # the others are re-ranked in other processes
+    ],
+)
+def test_the_time_left_of_ar2_counts_the_pairs_that_are_ranked_again(world, rankers, changes, new, runs):
+    settings = ar2.RECIPE.settings(**(COMMON | AR2 | changes))
+    work = ar2.plan(settings, world[0], world[1]["tied"], rankers["new" if new else "given"])
+    planned = stages.stages_of(work, take_sample(work, world[1]["tied"]))[1:-1]
+    pairs = [stage.work.get("score", (0,))[0] for stage in planned]
+    assert pairs == [number * 10 * JUDGED for number in runs]
+    if "mode" not in changes:
+        assert sum(pairs) == work.beside[0].reranked
+
+
 def test_a_ranker_that_is_not_measured_scores_for_the_retriever_alone(world, rankers):
     settings = ar2.RECIPE.settings(**(COMMON | AR2 | {"rerank_depth": 0}))
     (beside,) = ar2.plan(settings, world[0], world[1]["tied"], rankers["new"]).beside

@@ -110,6 +110,7 @@ class CostModel:
     beside: Sequence[Beside] = ()
     devices: Devices = ALONE  # the devices for which the time is estimated
     order: Sequence[str] = ()  # the kinds of its stages; empty: each episode measures, mines and trains
+    reranks: Sequence[int] = ()  # pairs that a ranker re-ranks in each stage of ``order``; empty: none
 
     @property
     def tried(self) -> int:

@@ -1,7 +1,7 @@
 """The stages of an experiment, each with its work, taken from the counts of the experiment's cost model.
 
 Only the work that takes most of the time is counted: tokens that are encoded, queries that are searched, optimiser
-steps, and pairs that a ranker scores to be measured.
+steps, and pairs that a ranker scores to be measured, alone or behind a retriever.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ def stages_of(work: CostModel, sample: Sample, *, as_it_came: bool = False) -> l
     makers[RANKING] = training(work, sample, order, RANKING, others)
     seen = dict.fromkeys(order, 0)
     stages = []
-    for kind in order:
-        stages.append(Planned(kind, {name: one for name, one in makers[kind](seen[kind]).items() if one.ticks}))
+    for kind, pairs in zip(order, work.reranks or [0] * len(order), strict=True):
+        amounts = makers[kind](seen[kind]) | {"score": Amount(pairs)}
+        stages.append(Planned(kind, {name: one for name, one in amounts.items() if one.ticks}))
         seen[kind] += 1
     like = stages[0 if work.query_side else -1]  # the model as it came mines nothing, as the last one
     before = [Planned(MEASURE, like.work)] if as_it_came else []

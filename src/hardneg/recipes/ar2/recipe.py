@@ -216,14 +216,19 @@ def plan(settings: Ar2, data: TrainingData, encoder: BiEncoder, ranker: Starting
         mined=settings.refreshes + 1,
     )
     live = own.steps * queries_of_step(own) * own.passages_per_query
-    reranked = settings.pipelines * judged_queries(data) * min(settings.rerank_depth, data.collection.n_passages)
+    each = judged_queries(data) * min(settings.rerank_depth, data.collection.n_passages)
     model = None if ranker is None else partial(getattr, ranker, "model")
     waiting = min(EXPORTS, settings.iterations - 1) if settings.roles else 0
     rankers = 1 + is_new + (waiting if settings.rerank_depth else 0)
-    beside = Beside("the ranker", model, live, [*first, turns], rankers, reranked)
+    beside = Beside("the ranker", model, live, [*first, turns], rankers, settings.pipelines * each)
     models = len(settings.kept_steps) or waiting
-    order = ("measure",) * work.states if settings.roles else settings.stages(new_ranker=is_new)
-    return replace(work, pools=settings.refreshes + 1, models=models, beside=[beside], order=order)
+    order, runs = settings.stages(new_ranker=is_new), settings.reranks(new_ranker=is_new)
+    if settings.roles:  # all but the final model's pipelines is done in other processes
+        order, runs = ("measure",) * work.states, (*[0] * (work.states - 2), 3, 0)
+    reranks = [number * each for number in runs]
+    return replace(
+        work, pools=settings.refreshes + 1, models=models, beside=[beside], order=order, reranks=reranks
+    )
 
 
 RECIPE = Recipe(

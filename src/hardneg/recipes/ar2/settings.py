@@ -290,6 +290,12 @@ class Ar2(MiningSettings):
         first = ("measure", "mine", *([other] if new_ranker else []))
         return (*first, *(turn * (self.iterations - 1)), *end, "measure")
 
+    def reranks(self, *, new_ranker: bool) -> tuple[int, ...]:
+        """How often dev and test are re-ranked in each of these stages: after every iteration."""
+        first = (0, 0, 1) if new_ranker else (0, 1)
+        end = (0, 3) if self.order == "ranker-first" else (0, 0, 3)
+        return (*first, *((0, 0, 0, 2) * (self.iterations - 1)), *end, 0)
+
     @property
     def pipelines(self) -> int:
         """How often dev and test are re-ranked: twice an iteration, and by D⁰ for G⁰ and for the last G."""
