@@ -102,6 +102,17 @@ def test_tokens_of_training_stand_apart_from_those_of_vectors():
     assert summary([]).trained_tokens == 0
 
 
+def test_waiting_within_training_is_no_training():
+    """ANCE waits for negatives in the midst of its steps, and AR2 before them."""
+    train = {"stage": "train", "begun": 10.0, "seconds": 8.0, "steps": 5, "episode": 1}
+    waits = [{"stage": "wait", "begun": begun, "seconds": 2.0} for begun in (5.0, 9.9995, 15.0, 17.9996)]
+    own, wait = costs([*waits[:3], train, waits[3]], ("stage",))[::-1]
+    assert (own.seconds, own.seconds_per_step, wait.seconds) == (4.0, 0.8, 8.0)
+    found = summary([*waits, train, {"stage": "encode", "begun": 18.5, "seconds": 1.0}])
+    assert (found.training, found.waiting, found.working) == (4.0, 8.0, pytest.approx(12.0, abs=0.01))
+    assert found.measuring == 1.0, "after the last step"
+
+
 def test_covered_equals_a_loop():
     rng = np.random.default_rng(8)
     intervals = [

@@ -14,6 +14,7 @@ Row = Mapping[str, Any]
 
 REFRESH = ("index", "encode", "search", "mine")  # the stages that renew vectors, lists and negatives
 PEAKS = ("peak_mib", "own_peak_mib")  # since the process's start, and within the row's own work
+ROUNDED = 0.01  # seconds, more than the rounding of times changes
 MACHINE = "begin"  # the rows that say where an execution runs
 
 
@@ -48,7 +49,7 @@ class Cost:
 
 
 def costs(rows: Iterable[Row], by: Sequence[str] = ("stage",)) -> list[Cost]:
-    """The cost of each kind of row, in the order in which kinds appear.
+    """The cost of each kind of row, in the order in which kinds appear; waiting counts apart from training.
 
     Parameters
     ----------
@@ -56,10 +57,28 @@ def costs(rows: Iterable[Row], by: Sequence[str] = ("stage",)) -> list[Cost]:
     by : the fields that make a kind, such as ``("stage", "side")`` or ``("stage", "episode")``.
     """
     kinds: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
+    for row in without_waits(rows):
         if row["stage"] != MACHINE:
             kinds.setdefault(tuple(row.get(name) for name in by), []).append(row)
     return [_cost(kind, found) for kind, found in kinds.items()]
+
+
+def without_waits(rows: Iterable[Row]) -> list[Row]:
+    """The rows, where those of training lack the seconds in which a step waited for negatives (ANCE)."""
+    found = list(rows)
+    waits = [row for row in found if row["stage"] == "wait" and "begun" in row]
+    return [
+        {**row, "seconds": row["seconds"] - sum(wait["seconds"] for wait in waits if _is_within(wait, row))}
+        if waits and row["stage"] == "train" and "begun" in row
+        else row
+        for row in found
+    ]
+
+
+def _is_within(row: Row, other: Row) -> bool:
+    """Whether a row's time is a part of another one's; times were rounded."""
+    begun = row["begun"] - other["begun"]
+    return bool(begun >= -ROUNDED and begun + row["seconds"] <= other["seconds"] + ROUNDED)
 
 
 def _cost(kind: tuple[Any, ...], rows: Sequence[Row]) -> Cost:
@@ -85,7 +104,7 @@ def _total(rows: Sequence[Row], name: str) -> int:
 class Summary:
     """The cost of an experiment as the papers' tables give it; all times in seconds."""
 
-    training: float  # stages of training
+    training: float  # stages of training, without waiting
     refreshing: float  # stages that renew vectors, lists and negatives before the last step, evaluation included
     measuring: float  # the same stages after the last step, which only measure the last state
     found: int  # encodings that were found ready, and so cost nothing
