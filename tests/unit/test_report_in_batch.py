@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,12 +11,14 @@ import hardneg as hn
 from hardneg.api.diagnose import opened_at
 from hardneg.experiment.course import course_of
 from hardneg.experiment.folder import write_settings
+from hardneg.negatives.pool import SOURCES
 from hardneg.report.facts_forgetting import forgetting_table, forgotten_table, ranks_of
-from hardneg.report.facts_negatives import informative_table, swing_table
+from hardneg.report.facts_negatives import composition_table, informative_table, pools_table, swing_table
 from hardneg.report.facts_scores import overlap_table
 from hardneg.report.in_batch import in_batch, started_in_batch, state_within, trained_start
 from hardneg.report.lists import mined_lists
 from hardneg.report.make import Report
+from hardneg.report.table import NotRecorded
 from hardneg.report.verdict import Beside, verdict
 from worlds.tiny_world import COMMON, SETTINGS, one_thread  # noqa: F401
 
@@ -176,6 +179,28 @@ def test_an_episode_in_the_batch_has_no_pool_that_overlaps_or_swings(trained):
     pools = list(opened.pools.values())
     opened.__dict__["pools"] = dict(zip(three, [pools[0], pools[1], pools[1]], strict=True))
     assert set(swing_table(opened).column("of")) == {"candidates"}
+
+
+def test_lists_that_no_negative_was_drawn_from_are_in_no_composition(trained):
+    """The state before the episode in the batch is searched to be examined, and mines nothing."""
+    opened = opened_at(trained)
+    assert set(mined_lists(opened)) == {"episode 1", "episode 2"}
+    assert {row["list"][:9] for row in composition_table(opened).records()} == {"episode 2"}
+    found = pools_table(opened)
+    assert set(found.column("list")) == {"episode 2"}
+    assert not any("episode 1" in name for name in found.column("first in"))
+
+
+def test_a_given_pool_is_drawn_from_no_list(trained):
+    """Its negatives are of source ``file``, whatever the state of its episode retrieves."""
+    opened = opened_at(trained)
+    mined = opened.pools["episode 2"]
+    given = replace(mined, sources=np.full_like(mined.sources, SOURCES.index("file")))
+    opened.__dict__["pools"] = {"episode 1": opened.pools["episode 1"], "episode 2": given}
+    with pytest.raises(NotRecorded, match="No negatives were drawn"):
+        composition_table(opened)
+    (row,) = pools_table(opened).records()
+    assert (row["list"], row["first in"], row["share"]) == ("episode 2", "file", 1.0)
 
 
 def test_negatives_of_the_batch_are_not_looked_for_among_fewer_hits_than_those_of_the_pool(trained):

@@ -126,6 +126,12 @@ def composition_of_pools(
     return Composition(tuple(pools), columns, entries, carried)
 
 
+def draws_from_state(pool: NegativePool) -> bool:
+    """Whether a pool has negatives that its own episode drew from what a state of the model retrieves."""
+    moving = np.isin(pool.sources, [SOURCES.index(name) for name in MOVING])
+    return bool((moving & ~pool.momentum).any())
+
+
 def _by_first(lists: Sequence[Lists], block: int) -> Int64:
     """The entries [lists, lists] of each list by the list in which their query first met the passage."""
     n = len(lists)

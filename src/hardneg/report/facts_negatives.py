@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
-from hardneg.diagnostics.composition import composition, composition_of_pools, new_negatives
+from hardneg.diagnostics.composition import composition, composition_of_pools, draws_from_state, new_negatives
 from hardneg.diagnostics.score_profile import in_batch_share
 from hardneg.diagnostics.swing import CLASSES, Swing, swing, swing_cases
 from hardneg.experiment.layout import informative_of
@@ -47,8 +47,8 @@ def pools_table(opened: Opened) -> Table:
         raise NotRecorded(
             "No pool of negatives is here: the recipe takes them anew at every step, or they are gone."
         )
-    query = lists_or_none(opened, "query")
-    if any(name not in query for name in opened.pools):
+    query = drawn_from(opened)
+    if any(name not in query for name, pool in opened.pools.items() if len(pool.passage_rows)):
         return Table.of(composition_of_pools(opened.pools, unit=opened.unit).rows())
     found = [row for row in composed(opened) if row["list"].endswith(POOL)]
     return Table.of(row | {"list": row["list"].removesuffix(POOL)} for row in found)
@@ -64,9 +64,25 @@ def composed(opened: Opened) -> list[dict[str, Any]]:
     return found
 
 
+def drawn_from(opened: Opened) -> dict[str, RowLists]:
+    """The candidates from which negatives were drawn; empty if they are not known.
+
+    A state is also searched to be examined: a pool that was given, or is empty, has no negatives of its lists.
+    """
+    pools = opened.pools
+    return {
+        name: lists
+        for name, lists in lists_or_none(opened, "query").items()
+        if name not in pools or draws_from_state(pools[name])
+    }
+
+
 def encountered(opened: Opened) -> dict[str, RowLists]:
     """BM25's lists and each episode's candidates and pool; if BM25's lists were kept, only for their queries."""
-    query, lookahead, first = mined_lists(opened), lists_or_none(opened, "lookahead"), bm25_lists(opened)
+    mined_lists(opened)  # says why there are none
+    query, lookahead, first = drawn_from(opened), lists_or_none(opened, "lookahead"), bm25_lists(opened)
+    if not query:
+        raise NotRecorded("No negatives were drawn from what a state of the model retrieves.")
     lists = {} if first is None else {FIRST: first}
     for name, found in query.items():
         lists[f"{name} query"] = found

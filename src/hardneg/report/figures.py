@@ -189,7 +189,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "Composition of the pools",
         "Training negatives by the list in which their query met them first (ANCE-Tele, Figure 9); a list of an"
         " older episode does not say that momentum carried them over, which the table of pools and momentum"
-        " counts. Where the candidates' lists are gone, the source that drew a negative stands for them.",
+        " counts. Where the candidates' lists are gone, or a pool is not drawn from them, the source that drew a"
+        " negative stands for them.",
         negatives.pools_table,
         charts.composition_chart,
     ),
