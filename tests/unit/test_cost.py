@@ -113,6 +113,13 @@ def test_waiting_within_training_is_no_training():
     assert found.measuring == 1.0, "after the last step"
 
 
+def test_a_refresh_that_mined_nothing_is_not_counted():
+    """A given pool, in-batch negatives, and mining that was interrupted; an older hardneg did not say."""
+    mined = [{"mined": 0}, {"mined": 5}, {}]
+    rows = [{"stage": "mine", "begun": 0.0, "seconds": 1.0, **one} for one in mined]
+    assert (summary(rows).refreshes, summary(rows).refreshing) == (2, 1.0)
+
+
 def test_covered_equals_a_loop():
     rng = np.random.default_rng(8)
     intervals = [

@@ -201,6 +201,8 @@ def test_a_given_pool_is_drawn_from_no_list(trained):
         composition_table(opened)
     (row,) = pools_table(opened).records()
     assert (row["list"], row["first in"], row["share"]) == ("episode 2", "file", 1.0)
+    assert (mined.mined > 0, given.mined) == (True, 0)
+    assert [row["mined"] for row in opened.timing if row["stage"] == "mine"] == [0, mined.mined]
 
 
 def test_negatives_of_the_batch_are_not_looked_for_among_fewer_hits_than_those_of_the_pool(trained):

@@ -141,7 +141,7 @@ def summary(rows: Iterable[Row]) -> Summary:
         refreshing=covered(one for one in refresh if one[0] < last),
         measuring=covered(one for one in refresh if one[0] >= last),
         found=stages.get("encode", none).cached,
-        refreshes=stages.get("mine", none).times,
+        refreshes=sum(row.get("mined", 1) > 0 for row in kept if row["stage"] == "mine"),
         waiting=stages.get("wait", none).seconds,
         working=covered([(row["begun"], row["seconds"]) for row in kept if "begun" in row]),
         steps=all_.steps,

@@ -131,6 +131,11 @@ class NegativePool(ArrayRecord, Shown):
         """Whether each entry [n] was carried over from an earlier episode."""
         return self.episodes < self.episode
 
+    @property
+    def mined(self) -> int:
+        """The number of entries that this episode's mining drew; none of a given list's are."""
+        return int(np.count_nonzero(~self.momentum & (self.sources != SOURCES.index("file"))))
+
     def take(self, index: NDArray[np.integer], offsets: Int64) -> NegativePool:
         """The pool with the entries at ``index`` [m]; ``offsets`` [Q + 1] say which belong to each query."""
         names = ENTRY_ARRAYS if self.ranker_scores is None else (*ENTRY_ARRAYS, "ranker_scores")

@@ -212,8 +212,9 @@ class TrainingRun(Generic[S]):
     ) -> NegativePool:
         if not is_current(path, POOL, inputs):
             told = {name: settings[name] for name in ("version",) if name in settings}
-            with self.experiment.timed("mine", episode=episode, **told):
+            with self.experiment.timed("mine", episode=episode, mined=0, **told) as facts:
                 pool = mine(answers_of(self.data, self.experiment.cache))
+                facts["mined"] = pool.mined
             save_pool(pool, path, settings=self.settings.result_values() | dict(settings), inputs=inputs)
         return self.read_pool(path)
 

@@ -101,7 +101,7 @@ class FixedNegatives:
             state = training.state(encoder, f"v{version}", experiment.layout.episode(1).version_runs(version))
 
         def publish() -> None:
-            with experiment.timed("mine", version=version):
+            with experiment.timed("mine", version=version, mined=0) as facts:
                 miner, queries = next(with_index(state, self.index), state), training.data.train
                 pool = mine_candidates(
                     miner,
@@ -112,6 +112,7 @@ class FixedNegatives:
                     seed=settings.seed,
                     contains=self.contains,
                 )
+                facts["mined"] = pool.mined
             save_pool(pool, path, settings=settings.result_values(), inputs=inputs)
 
         if not by_leader(is_current, path, KIND, inputs):
