@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
+from hardneg.api.prepare import prepare
 from hardneg.api.recipes import RECIPES, plan, settings_of
 from hardneg.callers import command_line
 from hardneg.cli import app
 from hardneg.config import NAMED, read_presets
+from hardneg.data.training_data import Splits
 from hardneg.errors import Faults, HardnegError, SettingsError
 from hardneg.foreign_names import OURS
 from hardneg.recipes.described import PRESETS, TABLE, all_facts, described
@@ -39,6 +41,36 @@ def usual_of(recipe, **given):
 
 
 # ---------------------------------------------------------------- the options
+
+
+def test_an_option_of_no_such_name_is_refused():
+    with pytest.raises(Faults) as fault:
+        settings_of("warmup", usual={"learning_rate": 1.0, "batch-sizes": 3, "lr": 1e-4, "--lr": 1e-3})
+    assert fault.value.lines == [
+        "UNKNOWN_SETTING: 'learning_rate' is no option that all recipes share; give it by name, learning_rate=...",
+        "UNKNOWN_SETTING: 'batch-sizes' is no option that all recipes share; did you mean 'batch_size'?",
+        "BAD_SETTING: '--lr' is given twice; leave one of them out",
+    ]
+    typed = settings_of("warmup", usual={"negatives": 5, "--batch-size": 3})
+    assert (typed.negatives, typed.queries_per_step) == ([5], 3)
+
+
+def test_a_number_of_negatives_stands_beside_other_options(world):
+    given = (str(world[0].path), str(world[1]))
+    both = plan("star", *given, usual={"lr": 1e-3}, negatives=2)["settings"]
+    assert (both["learning_rate"], both["negatives_per_query"]) == (1e-3, 2)
+    for more, said in (
+        ({"negatives_per_query": 3}, "negatives_per_query is given twice, by negatives= and by name"),
+        (
+            {"overrides": ["negatives_per_query=3"]},
+            "negatives_per_query is given twice, by negatives= and by overrides",
+        ),
+        ({"usual": {"n_negatives": 3}}, "'n_negatives' is given twice"),
+    ):
+        with pytest.raises(Faults, match=said):
+            plan("star", *given, negatives=2, **more)
+    with pytest.raises(SettingsError, match="BAD_SETTING: usual is 3"):
+        plan("star", *given, negatives=2, usual=3)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -299,6 +331,26 @@ def test_a_file_knows_the_options_by_their_names(tmp_path):
     assert settings_of("star", None, file, usual={"lr": 1e-3}).learning_rate == 1e-3, (
         "an option wins over the file"
     )
+
+
+def test_a_file_says_the_same_in_python_as_to_the_command(hardneg, world, tmp_path):
+    data, model = str(world[0].path), str(world[1])
+    file = written(
+        tmp_path, 'preset = "demo"\nlr = 1e-4\ntrain = "test"\ndev = "none"\ntest = "dev"\nkeep = "last"\n'
+    )
+    words = ("--data", data, "--model", model, "--out", tmp_path / "e", "--config", file, "--dry-run", "--json")
+    status, out, err = hardneg("train", "star", *words)
+    assert status == 0, err
+    told = plan("star", data, model, tmp_path / "e", config=file)
+    assert told["settings"] == json.loads(out)["settings"]
+    assert told["origins"] == json.loads(out)["origins"]
+    assert told["facts"] == json.loads(out)["facts"]
+    assert settings_of("star", config=file) == settings_of("star", "demo", file)
+    assert settings_of("star", "finetune", file) != settings_of("star", config=file), "what the caller gives wins"
+    task = prepare(RECIPES["star"], data, model, None, config=file)
+    assert task.splits == Splits("test", "none", "dev")
+    task = prepare(RECIPES["star"], data, model, None, config=file, splits=Splits())
+    assert task.splits == Splits(), "what the caller gives wins"
 
 
 @pytest.mark.parametrize(

@@ -25,16 +25,18 @@ from hardneg.api.inputs import (
     source_at,
 )
 from hardneg.api.settings import (
+    check_one_filter,
     dev_draw,
     in_another_order,
     note_replaced,
     recipe_settings,
+    splits_of,
     trained_by,
     warn_of_more_held_out,
+    with_negatives,
 )
 from hardneg.arguments import checked
 from hardneg.callers import in_callers_words
-from hardneg.config import read_value
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import DEFAULT_SPLITS, NONE, DevDraw, Splits, TrainingData
 from hardneg.errors import ArtifactError, InputError, SettingsError
@@ -165,7 +167,7 @@ def prepare(
     model, passage_model : the pretrained encoder, and a second one for the passages where there are two towers.
     out : the experiment's folder; the trained encoder stands in ``out/model``.
     preset, config, settings, values : see :func:`recipe_settings`; ``values`` are settings by name.
-    splits : which splits train, steer and judge; one line says which were chosen.
+    splits : which splits train, steer and judge, by default those that ``config`` names; a line says which.
     seeds : executions with seeds seed, seed + 1, ..., each in ``out/seed-<s>``, pooled in ``out/results.json``.
     minutes : so long training may take here, measuring included; it decides the epochs, by an estimate. An
         experiment that was begun keeps its epochs. With several seeds, each has so long.
@@ -216,8 +218,9 @@ def prepare(
         values |= {"filter_by": "given"}
     layers: Any = {"settings": settings, "beside": arguments_by_name(), **values}
     if isinstance(negatives, int | list):
-        layers["usual"], negatives = {"n_negatives": negatives}, None
+        layers["usual"], negatives = with_negatives(values.get("usual"), negatives), None
     chosen = recipe_settings(recipe, preset, config, device=device, out=place, **layers)
+    splits = splits_of(splits, config)
     chosen = chosen.with_index(index_folder is not None).with_frozen(filter_by is not None, teacher is not None)
     check_processes(recipe, chosen, role)
     check_minutes(minutes, chosen, role)
@@ -275,15 +278,6 @@ def count_of(seeds: int) -> int:
         what = f"seeds = {seeds} is a number of experiments"
         raise SettingsError("BAD_SETTING", what, f"give {MOST_SEEDS:,} or less; seed = N (--seed N) sets the seed")
     return seeds
-
-
-def check_one_filter(model: Place, values: Mapping[str, Any]) -> None:
-    """Refuse a model to filter by if the setting ``filter_by`` names the scores of another one."""
-    pairs = [text.partition("=") for text in values.get("overrides", ())]
-    named = {str(read_value(value.strip())) for name, _, value in pairs if name.strip() == "filter_by"}
-    if others := {*named, values.get("filter_by")} - {None, "given"}:
-        what = f"filter_by = {others.pop()}, and {model} is given to filter by"
-        raise SettingsError("BAD_SETTING", what, "give one of them")
 
 
 def arguments_by_name() -> dict[str, str]:

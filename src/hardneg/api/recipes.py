@@ -46,10 +46,11 @@ def settings_of(
     Parameters
     ----------
     recipe : such as ``ance-tele``.
-    preset : the name of one of the recipe's presets.
-    config : a TOML file of settings.
+    preset : the name of one of the recipe's presets; by default the one that the file ``config`` names.
+    config : a TOML file of settings, as ``hardneg train --config`` takes it. Its ``data``, ``model``, ``out`` and
+        splits play no part here.
     settings : settings of the recipe that were made before.
-    usual : values of the options that all recipes share, by name, such as ``{"lr": 3e-5}``.
+    usual : values of the options that all recipes share, by name, such as ``{"lr": 3e-5, "batch_size": 32}``.
     overrides : texts such as ``steps=100``, as ``--set`` takes them.
     values : settings by name, such as ``steps=100``.
     device, out : they decide the default of ``precision``: that of the experiment that was begun at ``out``, else
@@ -119,7 +120,8 @@ def train(recipe: str, data: Data, model: Place, out: Place, **options: Any) -> 
         ``queries_per_step``, ``passage_length`` and ``seed``; ``hardneg settings RECIPE`` lists them with their
         meanings. Settings may come from several of these, of which the later ones win: ``preset`` (``finetune`` is
         for your own data), ``config`` (a TOML file), ``settings`` (made before by ``hn.settings_of``), and
-        settings by name. Other options:
+        settings by name. Of the file, ``preset``, ``train``, ``dev`` and ``test`` count where ``preset`` and
+        ``splits`` are not given; its ``data``, ``model`` and ``out`` are for the command alone. Other options:
 
         - ``splits`` (``hn.Splits``): which splits train, choose the best state, and judge it;
         - ``seeds``: the number of experiments, each with another seed, whose figures are pooled;

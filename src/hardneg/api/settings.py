@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from hardneg.api.inputs import Place
-from hardneg.arguments import checked
-from hardneg.config import PRESET, build, read_overrides, read_preset, split_config
-from hardneg.data.training_data import ChosenSplits, DevDraw, TrainingData
+from hardneg.arguments import check_value, checked
+from hardneg.config import PRESET, build, nearest, read_overrides, read_preset, read_value, split_config
+from hardneg.data.training_data import DEFAULT_SPLITS, ChosenSplits, DevDraw, Splits, TrainingData
 from hardneg.errors import Faults, HardnegError, SettingsError
 from hardneg.experiment.folder import read_settings
 from hardneg.experiment.layout import Layout
@@ -22,7 +22,7 @@ from hardneg.process.hardware import Precision, best_precision
 from hardneg.process.progress import note, say
 from hardneg.process.threads import pick_device
 from hardneg.recipes.settings import Recipe, TrainingSettings
-from hardneg.recipes.usual import split_options, usual_settings
+from hardneg.recipes.usual import FLAGS, split_options, usual_settings
 from hardneg.shown import as_set, counted
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ def recipe_settings(
 
     Parameters
     ----------
-    preset : the name of one of the recipe's presets.
+    preset : the name of one of the recipe's presets; by default the one that the file ``config`` names.
     config : a TOML file of settings, and of options for what everyone sets (``lr = 3e-5``). Its data, model and
         folder are read only by the command line.
     settings : settings of the recipe that were made before.
@@ -86,15 +86,15 @@ def recipe_settings(
     Faults : every unknown key, wrong type and value out of range at once, each with the nearest valid key.
     """
     faults: list[HardnegError] = given_twice(overrides)
+    path = None if config is None else Path(config)
+    named, written = (path and attempt(partial(split_config, path), faults)) or ({}, {})
+    preset = named.get("preset") if preset is None else preset
     alone = partial(without_others, beside or {}, recipe.settings.model_fields, faults)
     readers: list[tuple[str, Callable[[], Mapping[str, Any]]]] = [
         (f"{PRESET}{preset}", lambda: {} if preset is None else read_preset(recipe.name, preset)),
-        (str(config), lambda: {} if config is None else alone(file_settings(recipe, Path(config)), Path(config))),
+        (str(config), lambda: alone(file_settings(recipe, written), path)),
         (BEFORE, lambda: {} if settings is None else settings.model_dump(mode="json")),
-        (
-            AS_SET,
-            lambda: usual_settings(recipe.name, usual or {}, recipe.settings.model_fields, assigned(overrides)),
-        ),
+        (AS_SET, lambda: shared_settings(recipe, usual or {}, assigned(overrides), values)),
         *((AS_SET, partial(lambda text: alone(read_overrides([text])), text)) for text in overrides),
     ]
     best = attempt(lambda: best_precision(pick_device(device)), faults)
@@ -193,11 +193,72 @@ def without_others(
     return kept
 
 
-def file_settings(recipe: Recipe, path: Path) -> dict[str, Any]:
-    """The settings of a TOML file, which may also name options for what everyone sets, such as ``lr``."""
+def file_settings(recipe: Recipe, written: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a TOML file names; it may also name options for what everyone sets, such as ``lr``."""
     known = recipe.settings.model_fields
-    options, settings = split_options(split_config(path)[1], known)
-    return usual_settings(recipe.name, options, known, settings, written=True) | settings
+    options, settings = split_options(written, known)
+    return usual_settings(recipe.name, options, known, written=settings) | settings
+
+
+def shared_settings(
+    recipe: Recipe, usual: Mapping[str, Any], overrides: Collection[str], values: Collection[str]
+) -> dict[str, Any]:
+    """The settings that options for what everyone sets give, beside settings of ``key=value`` texts and by name.
+
+    Raises
+    ------
+    Faults : a name is that of no such option; an option or a setting is given twice.
+    """
+    known = recipe.settings.model_fields
+    return usual_settings(recipe.name, named_options(usual, known), known, overrides, values)
+
+
+def named_options(usual: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """Options for what everyone sets by their own names; they may be written as they are typed.
+
+    Raises
+    ------
+    Faults : a name is that of no such option, or an option is given twice.
+    """
+    options: dict[str, Any] = {}
+    faults: list[HardnegError] = []
+    for key, value in usual.items():
+        plain = key.lstrip("-").replace("-", "_")
+        name = plain if plain in FLAGS.values() else FLAGS.get(plain)
+        if name is None:
+            fix = f"give it by name, {plain}=..." if plain in known else nearest(plain, FLAGS)
+            what = f"'{key:.80}' is no option that all recipes share"
+            faults.append(SettingsError("UNKNOWN_SETTING", what, fix))
+        elif value is not None and name in options:
+            faults.append(SettingsError("BAD_SETTING", f"'{key}' is given twice", "leave one of them out"))
+        elif value is not None:
+            options[name] = value
+    if faults:
+        raise Faults(faults)
+    return options
+
+
+def with_negatives(usual: Any, negatives: int | list[int]) -> dict[str, Any]:
+    """Options for what everyone sets, as a caller in Python gave them, and the number of negatives among them."""
+    check_value("usual", usual, Mapping[str, Any] | None)
+    return {"--n-negatives": negatives, **(usual or {})}  # first, so that a fault names the caller's own word
+
+
+def splits_of(splits: Splits, config: Place | None) -> Splits:
+    """The splits that the caller gave, whole; without any, those that the file of settings names."""
+    if config is None or splits is not DEFAULT_SPLITS:
+        return splits
+    named = split_config(Path(config))[0]
+    return Splits(**{name: named[name] for name in ("train", "dev", "test") if name in named})
+
+
+def check_one_filter(model: Place, values: Mapping[str, Any]) -> None:
+    """Refuse a model to filter by if the setting ``filter_by`` names the scores of another one."""
+    pairs = [text.partition("=") for text in values.get("overrides", ())]
+    named = {str(read_value(value.strip())) for name, _, value in pairs if name.strip() == "filter_by"}
+    if others := {*named, values.get("filter_by")} - {None, "given"}:
+        what = f"filter_by = {others.pop()}, and {model} is given to filter by"
+        raise SettingsError("BAD_SETTING", what, "give one of them")
 
 
 def assigned(overrides: Sequence[str]) -> set[str]:

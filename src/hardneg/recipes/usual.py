@@ -119,6 +119,7 @@ USUAL: tuple[UsualOption, ...] = (
         "precision", "--precision", "KIND", str, "Numbers to compute in: float32 or bfloat16.", "precision"
     ),
 )
+FLAGS = {option.flag.lstrip("-").replace("-", "_"): option.name for option in USUAL}  # as typed, without dashes
 
 
 def split_options(values: Mapping[str, Any], known: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -135,15 +136,14 @@ def split_options(values: Mapping[str, Any], known: Collection[str]) -> tuple[di
     ------
     Faults : an option is given twice, in two spellings.
     """
-    flags = {option.flag.lstrip("-").replace("-", "_"): option.name for option in USUAL}
     options: dict[str, Any] = {}
     settings: dict[str, Any] = {}
     faults: list[HardnegError] = []
     for key, value in values.items():
         plain = key.lstrip("-").replace("-", "_")
-        name = key if key in known or plain not in {*known, *flags} else plain
-        is_option = name in flags and name not in known
-        part, name = (options, flags[name]) if is_option else (settings, name)
+        name = key if key in known or plain not in {*known, *FLAGS} else plain
+        is_option = name in FLAGS and name not in known
+        part, name = (options, FLAGS[name]) if is_option else (settings, name)
         if name in part:
             faults.append(SettingsError("BAD_SETTING", f"'{key}' is given twice", "leave one of them out"))
         part[name] = value
@@ -157,8 +157,7 @@ def usual_settings(
     given: Mapping[str, Any],
     known: Collection[str],
     assigned: Collection[str] = (),
-    *,
-    written: bool = False,
+    written: Collection[str] = (),
 ) -> dict[str, Any]:
     """The settings of a recipe that these options set.
 
@@ -166,8 +165,8 @@ def usual_settings(
     ----------
     given : values by the options' names; None: the option is not given.
     known : the recipe's settings.
-    assigned : settings that the user sets by name; an option for such a setting is a fault.
-    written : whether options and assigned settings stand in a settings file.
+    assigned, written : settings that the user sets by ``--set``, and by name in a file or in Python; an option for
+        such a setting is a fault.
 
     Raises
     ------
@@ -183,10 +182,12 @@ def usual_settings(
             instead = option.instead.get(recipe)
             fix = f"set {instead}" if instead else "leave it out"
             faults.append(SettingsError("BAD_SETTING", f"{recipe} has no {option.flag}", fix))
-        if twice := [name for name in names if name in assigned]:
-            what = f"{twice[0]} is given twice, by {option.flag} and by {'name' if written else '--set'}"
+        if twice := [name for name in names if name in assigned or name in written]:
+            what = (
+                f"{twice[0]} is given twice, by {option.flag} and by {'name' if twice[0] in written else '--set'}"
+            )
             faults.append(SettingsError("BAD_SETTING", what, "leave one of them out"))
-        unset = set(option.unsets).difference(option.leaves.get(recipe, ()), assigned)
+        unset = set(option.unsets).difference(option.leaves.get(recipe, ()), assigned, written)
         values |= {name: None for name in option.unsets if name in known and name in unset}
         values |= {name: option.value_of(recipe, value) for name in names}
     if given.get("steps") is not None and given.get("epochs") is not None:
