@@ -162,9 +162,14 @@ def settled(value: Any, hint: Any, kind: Any) -> Any:
 
 
 def at_home(value: Any, hint: Any) -> Any:
-    """A path with the home folder in place of ``~``, also in a short list or mapping; all else as it is."""
+    """A path with the home folder in place of ``~``, also in a short list or mapping; all else as it is.
+
+    A path of another library becomes Python's own, which all code looks for.
+    """
     if not takes_path(hint):
         return value
+    if isinstance(value, os.PathLike) and not isinstance(value, Path):
+        value = Path(os.fsdecode(value))
     if isinstance(value, str | Path):
         text = str(value)
         return type(value)(in_home(text)) if text == "~" or text.startswith("~/") else value

@@ -482,6 +482,29 @@ def test_numbers_of_numpy_and_paths_of_any_kind_are_taken(world):
     assert hn.load_encoder(Path(world.model)).dim == hn.load_encoder(world.model).dim
 
 
+class OtherPath:
+    """A path of another library, such as ``py.path.local``."""
+
+    def __init__(self, place):
+        self.place = str(place)
+
+    def __fspath__(self):
+        return self.place
+
+
+def test_a_path_of_another_library_is_guarded_as_any_path(tmp_path):
+    pairs = tmp_path / "pairs.jsonl"
+    words = ("whales", "otters", "seals")
+    pairs.write_text("".join(f'{{"query": "where {word} swim", "positive": "{word} swim"}}\n' for word in words))
+    before = pairs.read_bytes()
+    with pytest.raises(HardnegError, match="EXISTS: this file is an input"):
+        hn.search_split(OtherPath(pairs), str(pairs), bm25=True, split="train", cache=tmp_path / "cache")
+    assert pairs.read_bytes() == before
+    run = hn.search_split(OtherPath(pairs), OtherPath(tmp_path / "r"), bm25=True, split="train")["run"]
+    found = hn.evaluate(OtherPath(run), data=OtherPath(pairs), split="train")
+    assert found == hn.evaluate(run, data=str(pairs), split="train")
+
+
 def test_numbers_of_numpy_become_pythons(world, tmp_path):
     numbers = {"depth": np.int64(12), "count": np.int32(3), "alpha": np.float32(0.5), "seed": np.int64(1)}
     bounds = hn.Filters(rank_from=np.int64(2), max_score=np.float64(9))
@@ -564,6 +587,8 @@ Places = dict[str, str | Path]
         ("~/data", str | Path | None, "/home/me/data"),
         (Path("~/data"), Path, Path("/home/me/data")),
         (["~/a", "b"], list[str | Path], ["/home/me/a", "b"]),
+        ([OtherPath("~/a"), OtherPath("b")], list[str | Path], [Path("/home/me/a"), Path("b")]),
+        ({"a": OtherPath("b")}, Places, {"a": Path("b")}),
         ({"~/a": "~/b"}, Places, {"~/a": "/home/me/b"}),
         ("~/data", str, "~/data"),
         ("~notes.txt", str | Path, "~notes.txt"),
