@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import hardneg
 from hardneg.experiment.folder import Experiment
 from hardneg.recipes.roles import supervision
 from hardneg.recipes.roles.jobs import Job
@@ -108,3 +109,32 @@ def test_what_a_role_writes_is_read_whatever_its_encoding(tmp_path, monkeypatch)
         time.sleep(0.01)
     assert list(worker.tail) == [r"caf\xe9", "more"]
     worker.stop()
+
+
+def test_a_role_loads_no_module_of_the_current_folder(tmp_path, monkeypatch):
+    """A file of the user's may have the name of a module that the role needs."""
+    (tmp_path / "queue.py").write_text("raise SystemExit(1)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("")  # as in a notebook
+    script = "import queue, sys; import hardneg; print(hardneg.__file__, file=sys.stderr)"
+
+    def started(command, **options):
+        return subprocess.Popen([sys.executable, "-c", script], **options)
+
+    fake = SimpleNamespace(Popen=started, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
+    monkeypatch.setattr(supervision, "subprocess", fake)
+    worker = Worker(JOB, Experiment(tmp_path, tmp_path / "cache"), silent_seconds=SILENT)
+    worker.process.wait(30)
+    until = time.monotonic() + 30
+    while not worker.tail and time.monotonic() < until:
+        time.sleep(0.01)
+    assert list(worker.tail) == [hardneg.__file__]
+    worker.stop()
+
+
+@pytest.mark.parametrize(("status", "passed"), [(1, 8), (127, 8), (2, 2), (7, 7), (70, 70)])
+def test_a_role_that_fails_gives_a_status_of_the_table(watched, status, passed):
+    watched.worker.process.status = status
+    with pytest.raises(RoleFailed, match=f"the trainer ended with exit status {status} ") as failed:
+        watched.worker.is_busy()
+    assert failed.value.status == passed

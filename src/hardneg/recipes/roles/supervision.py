@@ -18,7 +18,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import IO
 
-from hardneg.errors import BusyError, Interrupted, PeerError
+from hardneg.errors import BusyError, HardnegError, Interrupted, PeerError
 from hardneg.experiment.folder import Experiment
 from hardneg.process.progress import note
 from hardneg.process.signals import stop_flag
@@ -34,6 +34,7 @@ STOP_SECONDS = 30.0  # a role's time to stop at a signal; then it is killed
 # Statuses of a role that is started again: it was stopped, or an orphan of an earlier supervisor, which is about
 # to end, still has the role.
 PASSING = (Interrupted.status, BusyError.status)
+FAULTS = {HardnegError.status, *(kind.status for kind in HardnegError.__subclasses__())}
 REST = ("STOPPED:", "PEER_LOST:")  # beginnings of the lines of a group's other processes when one has failed
 ABOVE = "its error is in a line above; correct that, and run the same command again"
 RETRIES = 5  # restarts in a row without a new version
@@ -63,7 +64,7 @@ class Worker:
             stderr=subprocess.PIPE,
             text=True,
             errors="backslashreplace",  # a role's libraries may write in another encoding than Python reads
-            env={**os.environ, **self.job.environment},
+            env={**os.environ, **same_modules(), **self.job.environment},
             start_new_session=True,  # Ctrl-C comes to the supervisor, which passes it on
         )
         assert self.process.stdin
@@ -102,7 +103,7 @@ class Worker:
         if self.failures >= RETRIES:
             what = f"the {self.job.role} ended {RETRIES + 1} times in a row ({self._end(status)})"
             fix = f"if it only works slowly, allow it more: --set silent_seconds={10 * self.silent_seconds:g}"
-            raise RoleFailed(what, status if status > 0 else PeerError.status, *([fix] if self.hung else []))
+            raise RoleFailed(what, status, *([fix] if self.hung else []))
         note(f"WARNING: the {self.job.role} was stopped ({self._end(status)}); it is started again")
         log.warning("the %s was stopped (%s); it is started again", self.job.role, self._end(status))
         self._wait(BACKOFF[min(self.failures, len(BACKOFF) - 1)])
@@ -164,11 +165,17 @@ def process_of(beat: str) -> str:
 
 
 class RoleFailed(PeerError):
-    """A role that cannot go on; carries the exit status of its fault."""
+    """A role that cannot go on; carries the exit status of its fault, or its own where that is none of a fault."""
 
     def __init__(self, what: str, status: int, fix: str = ABOVE) -> None:
         super().__init__("ROLE_FAILED", what, fix)
-        self.status = status
+        self.status = status if status in FAULTS else PeerError.status  # Python itself may have failed to start
+
+
+def same_modules() -> dict[str, str]:
+    """The environment in which a role finds the modules of this process, and none in the current folder."""
+    places = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
+    return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(filter(None, places))), "PYTHONSAFEPATH": "1"}
 
 
 def describe_end(status: int) -> str:
