@@ -15,7 +15,7 @@ from hardneg.api.convert import convert
 from hardneg.data import importing
 from hardneg.data.collection import Collection
 from hardneg.data.formats import lines
-from hardneg.data.importing import import_collection, open_data
+from hardneg.data.importing import find_source, import_collection, open_data
 from hardneg.errors import ArtifactError, InputError, ResourceError, SettingsError
 from hardneg.storage import artifacts
 from hardneg.storage.artifacts import publish
@@ -436,13 +436,21 @@ def test_a_model_is_no_collection(files, tmp_path):
 def test_what_else_training_writes_is_no_collection(tmp_path):
     (tmp_path / "exp").mkdir()
     (tmp_path / "exp/settings.json").write_text("{}")
-    (tmp_path / "exp/figures.csv").write_text("signal,pairs\n")
+    (tmp_path / "exp/places.json").write_text("{}")
     with publish(tmp_path / "pool", "negatives"):
         pass
     for name, said in (("exp", "an experiment"), ("pool", "a pool of negatives")):
-        for call in (hn.open_collection, lambda data: convert(data, tmp_path / "out")):
+        for call in (
+            hn.open_collection,
+            lambda data: convert(data, tmp_path / "out"),
+            lambda data: hn.import_collection(data, tmp_path / "out"),
+            hn.check_import,
+            find_source,
+        ):
             with pytest.raises(ArtifactError, match=f"WRONG_KIND: this is {said}, not a collection"):
                 call(str(tmp_path / name))
+    with pytest.raises(ArtifactError, match="WRONG_KIND: this is an experiment, not"):
+        hn.check_import(tmp_path / "exp", format="dpr")
 
 
 def test_a_place_in_a_collection_is_refused(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hardneg.api.external import keep_given
-from hardneg.api.inputs import Data, Place, check_new, check_no_experiment, collection_of
+from hardneg.api.inputs import Data, Place, check_new, collection_of
 from hardneg.arguments import checked
 from hardneg.data.checks import Rules
 from hardneg.data.collection import Collection, is_made_of
@@ -39,7 +39,6 @@ def convert(
     """
     if negatives is None:
         check_new(Path(to))
-    check_no_experiment(source)
     found = find_source(source, format)
     there = False
     if negatives is not None:

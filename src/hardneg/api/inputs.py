@@ -18,7 +18,7 @@ from hardneg.data.collection import Collection
 from hardneg.data.formats.folders import SIDECAR, is_manifest, is_model, was_manifest
 from hardneg.data.formats.tables import suffix_of
 from hardneg.data.formats.trec import Scored, sidecar_of
-from hardneg.data.importing import no_collection, open_data, would_read
+from hardneg.data.importing import check_no_experiment, open_data, would_read
 from hardneg.data.judgements import Judgements, read_judgements
 from hardneg.data.training_data import TrainingData, amended
 from hardneg.errors import ArtifactError, Faults, HardnegError, InputError, SettingsError
@@ -257,12 +257,6 @@ def collection_of(data: Data, cache: Place | None = None) -> Collection:
         return data
     check_no_experiment(data)
     return open_data(str(data), cache=None if cache is None else Path(cache))
-
-
-def check_no_experiment(data: Place) -> None:
-    """Refuse an experiment as data: its folder has files that look like tables of texts."""
-    if is_experiment(layout := Layout(Path(data))):
-        raise no_collection("an experiment", layout.path)
 
 
 def judgements_of(place: Place | None, collection: Collection) -> Judgements | None:

@@ -37,6 +37,7 @@ from hardneg.data.formats.three_tables import KINDS, SHOWN, has_three_tables, ki
 from hardneg.data.languages import language_named
 from hardneg.data.record_source import Source
 from hardneg.errors import ArtifactError, HardnegError, InputError, SettingsError
+from hardneg.experiment.layout import Layout, is_experiment
 from hardneg.process.progress import wait_for_another
 from hardneg.storage.artifacts import (
     MANIFEST,
@@ -173,13 +174,20 @@ def find_source(data: str, format: str = "auto") -> Source:
     prefix, colon, rest = data.partition(":")
     if data == "pydocs" or (colon and prefix in FORMATS):
         format, data = prefix, rest
-    elif format == "auto":
-        format = detect(data)
+    else:
+        check_no_experiment(data)
+        format = detect(data) if format == "auto" else format
     if format in NAMES:
         return NAMES[format](data)
     if format in FOLDERS:
         return FOLDERS[format](existing_place(data, file=format in OF_FILES))
     raise unknown_format(format)
+
+
+def check_no_experiment(data: str | Path) -> None:
+    """Refuse an experiment as data: its folder has files that look like tables of texts."""
+    if is_experiment(layout := Layout(Path(data))):
+        raise no_collection("an experiment", layout.path)
 
 
 def detect(data: str) -> str:
