@@ -504,6 +504,28 @@ def test_a_search_that_is_re_ranked_is_the_search_and_then_rerank(world, tmp_pat
     assert {hit["passage_id"] for hit in shown} <= {passage for passage, _ in told[:6]}
 
 
+def test_options_of_the_model_that_re_ranks_stand_beside_an_open_retriever(world):
+    how = {"retriever": hn.open_retriever(world.collection, world.model, cache=world.root / "cache")}
+    how |= {"rerank_by": world.model, "rerank_k": 6, "k": 3, "cache": world.root / "cache"}
+    text = world.collection.query_texts[0]
+    found = hn.search_text(world.collection, text, **how, device="cpu", allow_bin=True)
+    assert [hit["passage_id"] for hit in found] == [
+        hit["passage_id"] for hit in hn.search_text(world.collection, text, **how)
+    ]
+    for other in ({"query_prompt": ""}, {"device": "cpu", "rerank_by": None, "rerank_k": None}):
+        with pytest.raises(SettingsError, match="TWO_SEARCHERS"):
+            hn.search_text(world.collection, text, **how | other)
+
+
+def test_a_depth_of_re_ranking_alone_names_what_the_caller_has(world, hardneg):
+    data = world.collection.path
+    status, _, err = hardneg("search", "--data", data, "--bm25", "--query", "x", "--rerank-k", 5)
+    told = "BAD_SETTING: rerank_k = 5, and nothing re-ranks; give"
+    assert (status, err) == (2, f"{told} --rerank-by, or leave --rerank-k out\n")
+    with pytest.raises(SettingsError, match=f"{told} rerank_by=, or leave rerank_k out"):
+        hn.search_text(world.collection, "x", bm25=True, rerank_k=5)
+
+
 def test_a_resident_reranker_answers_as_searching_does(world, tmp_path):
     common = {"device": "cpu", "cache": world.root / "cache"}
     rows = world.collection.qrels("dev").query_rows

@@ -46,6 +46,7 @@ from hardneg.search.locked import Guarded, opened_once
 from hardneg.search.runs import OpenRetriever, check_request
 from hardneg.storage.artifacts import SettingsClash, check_outside, is_published
 
+OF_RANKER = ("device", "allow_bin")  # how the model that re-ranks is read
 AWAY = re.compile(r"\..*|lost\+found")  # names that may stand beside embeddings
 
 
@@ -177,7 +178,7 @@ def search_split(
     at_least("k", k)
     check_reranking(rerank_by, rerank_k)
     chosen = SearcherOptions(model, bm25, retriever, embeddings, index, language)
-    chosen.check(reading)
+    chosen.check(reading, reranked=rerank_by is not None)
     check_file(Path(out), [data], told=True)
     collection, folder = collection_of(data, cache), cache_at(cache)
     how = {"--bm25": bm25, "--k": k, "--split": split, "--language": language, "--rerank-k": rerank_k}
@@ -228,7 +229,7 @@ def search_text(
     at_least("k", k)
     check_reranking(rerank_by, rerank_k)
     chosen = SearcherOptions(model, bm25, retriever, embeddings, index, language)
-    chosen.check(reading)
+    chosen.check(reading, reranked=rerank_by is not None)
     check_text(text)
     collection, folder = collection_of(data, cache), cache_at(cache)
     searcher = reranked_by(rerank_by, rerank_k, chosen.open(collection, folder, reading), folder, reading)
@@ -312,19 +313,20 @@ class SearcherOptions:
     index: Place | None
     language: str | None = None
 
-    def check(self, reading: Reading) -> None:
-        """Refuse options that name no searcher, or two; and embeddings or an index that do not fit it."""
+    def check(self, reading: Reading, *, reranked: bool) -> None:
+        """Refuse options that name no searcher, or two; and embeddings or an index that do not fit it.
+
+        Parameters
+        ----------
+        reranked : whether a model re-ranks, which takes some options of ``reading``, too.
+        """
         stored = self.embeddings is not None or self.index is not None
         if self.language is not None and not self.bm25:
             what = "a language is given, but only BM25 uses one"
             raise SettingsError("BAD_SETTING", what, "leave --language out, or search with --bm25")
         if self.retriever is not None:
-            if (
-                self.model is not None
-                or self.bm25
-                or stored
-                or any(value not in (None, False) for value in reading.values())
-            ):
+            own = {name: value for name, value in reading.items() if not (reranked and name in OF_RANKER)}
+            if self.model is not None or self.bm25 or stored or not {*own.values()} <= {None, False}:
                 what = "an open retriever is given, and a model or an option of one, too"
                 raise SettingsError("TWO_SEARCHERS", what, "give the retriever alone")
             return
@@ -365,7 +367,7 @@ def check_reranking(ranker: Place | None, depth: int | None) -> None:
         at_least("rerank_k", depth)
         if ranker is None:
             what = f"rerank_k = {depth}, and nothing re-ranks"
-            raise SettingsError("BAD_SETTING", what, "name a model that does (rerank_by), or leave rerank_k out")
+            raise SettingsError("BAD_SETTING", what, "give --rerank-by, or leave --rerank-k out")
 
 
 def reranked_by(
@@ -383,6 +385,6 @@ def reranked_by(
     from hardneg.api.rank import open_scorer
     from hardneg.search.rerank import RerankedRetriever
 
-    how = Reading(**{name: value for name, value in reading.items() if name in ("device", "allow_bin")})  # type: ignore[typeddict-item]
+    how = Reading(**{name: value for name, value in reading.items() if name in OF_RANKER})  # type: ignore[typeddict-item]
     scorer = open_scorer(source_at(model_place(ranker, "ranker"), **how), first.collection, cache)
     return RerankedRetriever(first, scorer, 100 if depth is None else depth)

@@ -120,7 +120,7 @@ def open_searcher(
     """
     check_reranking(rerank_by, rerank_k)
     chosen = SearcherOptions(model, bm25, None, embeddings, index, language)
-    chosen.check(reading)
+    chosen.check(reading, reranked=rerank_by is not None)
     collection, folder = collection_of(data, cache), cache_at(cache)
     first = chosen.open(collection, folder, reading)
     searcher = reranked_by(rerank_by, rerank_k, first, folder, reading)
