@@ -241,7 +241,7 @@ def named_options(usual: Mapping[str, Any], known: Collection[str]) -> dict[str,
 def with_negatives(usual: Any, negatives: int | list[int]) -> dict[str, Any]:
     """Options for what everyone sets, as a caller in Python gave them, and the number of negatives among them."""
     check_value("usual", usual, Mapping[str, Any] | None)
-    return {"--n-negatives": negatives, **(usual or {})}  # first, so that a fault names the caller's own word
+    return {"n-negatives": negatives, **(usual or {})}  # first, so that a fault names the caller's own word
 
 
 def splits_of(splits: Splits, config: Place | None) -> Splits:
