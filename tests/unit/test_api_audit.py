@@ -263,6 +263,10 @@ def test_the_command_shows_pairs_side_by_side(hardneg, trained):
     status, out, err = hardneg("audit", str(trained), "--threshold", "text:1")
     assert (status, out) == (2, "")
     assert "SIGNAL=VALUE" in err
+    words = ("--threshold", "text=0.5", "--threshold", "both=1", "--threshold", "text=0.9")
+    status, out, err = hardneg("audit", str(trained), *words)
+    assert (status, out) == (2, "")
+    assert err == "BAD_SETTING: --threshold text is given twice; leave one of them out\n"
 
 
 # ---------------------------------------------------------------- the page

@@ -16,6 +16,8 @@ if TYPE_CHECKING:  # both take long to load
 
     from hardneg.search.embedding_store import Embeddings
 
+SPLIT = "dev"  # whose queries measure recall
+
 
 @checked
 def index(
@@ -24,7 +26,7 @@ def index(
     *,
     kind: str = "flat",
     data: Data | None = None,
-    split: str = "dev",
+    split: str = SPLIT,
     model: Place | None = None,
     passage_model: Place | None = None,
     allow_bin: bool = False,
@@ -62,6 +64,9 @@ def index(
     if (data is None) != (model is None):
         what = "queries to measure recall with need a collection and a model"
         raise SettingsError("NO_MODEL" if model is None else "NO_DATA", what, "give both, or neither")
+    if data is None and split != SPLIT:
+        what = f"split = {split}, and no collection is given whose queries it would choose"
+        raise SettingsError("BAD_SETTING", what, "leave it out, or give --data and --model")
     read = Reading(
         passage_model=passage_model,
         allow_bin=allow_bin,

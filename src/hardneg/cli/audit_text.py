@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -12,6 +12,15 @@ from hardneg.errors import SettingsError
 from hardneg.shown import counted
 
 WIDTH, LINES = 54, 6  # of a text: characters of a line, and lines
+
+
+def thresholds_of(given: Sequence[str]) -> dict[str, float]:
+    """The value of each signal, from texts ``SIGNAL=VALUE``."""
+    pairs = [threshold_of(one) for one in given]
+    values = dict(pairs)
+    if twice := [name for name in values if [one for one, _ in pairs].count(name) > 1]:
+        raise SettingsError("BAD_SETTING", f"--threshold {twice[0]} is given twice", "leave one of them out")
+    return values
 
 
 def threshold_of(given: str) -> tuple[str, float]:

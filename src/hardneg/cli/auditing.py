@@ -55,7 +55,7 @@ def audit(
     """Find negatives that are probably relevant."""
     begin(code=reading.pop("allow_code"))
     from hardneg.api.audit import audit as execute
-    from hardneg.cli.audit_text import audit_text, threshold_of
+    from hardneg.cli.audit_text import audit_text, thresholds_of
 
     if model is not None or ranker is not None:
         machine.tune()
@@ -66,7 +66,7 @@ def audit(
         ranker=ranker,
         bm25=bm25,
         judgements=judgements,
-        thresholds=dict(map(threshold_of, threshold or [])),
+        thresholds=thresholds_of(threshold or []),
         most=most,
         out=out,
         page=page,
