@@ -80,6 +80,7 @@ class Settings(BaseModel, metaclass=SettingsType):
     refused: ClassVar[tuple[str, ...]] = ()  # settings of a base class that this class takes no value for
 
     _origins: Origins = PrivateAttr(default_factory=lambda: Origins())
+    _lifted: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
@@ -117,6 +118,15 @@ class Settings(BaseModel, metaclass=SettingsType):
     def coming_from(self, origins: Mapping[str, str]) -> None:
         """Record where the values of some settings come from, by setting."""
         self._origins.update(origins)
+
+    @property
+    def lifted(self) -> dict[str, Any]:
+        """The bounds that an option lifted for what it sets, by name; for all else they hold."""
+        return dict(self._lifted)
+
+    def lift(self, bounds: Mapping[str, Any]) -> None:
+        """Record bounds that an option lifted."""
+        self._lifted.update(bounds)
 
     @property
     def told_besides(self) -> dict[str, Any]:

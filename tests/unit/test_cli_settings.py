@@ -1,5 +1,6 @@
 """Options for common settings, --config, advice on other tools' names, and the commands settings and presets."""
 
+import math
 import importlib.util
 import json
 import subprocess
@@ -138,6 +139,35 @@ def test_the_length_of_training_wins_over_the_stop_of_a_preset(tmp_path, length)
     assert settings_of("star", "passage", tmp_path / "own.toml", usual=length).stop_step == 7
     assert settings_of("star", settings=stopped, usual=length).stop_step == 9
     assert settings_of("ance-tele", "demo", usual=length).stop_step == 40  # of the episodes before the last one
+
+
+@pytest.mark.parametrize("queries", [100, 1000, 20_000, 500_000])
+@pytest.mark.parametrize(("recipe", "first"), [("ance-tele", "first_steps"), ("ar2", "first_ranker_steps")])
+def test_epochs_leave_the_lengths_that_they_do_not_set(tmp_path, recipe, first, queries):
+    def first_of(*layers, **given):
+        chosen = settings_of(recipe, *layers, **given).for_data(queries)
+        return chosen.episode_of(queries, 1).steps if recipe == "ance-tele" else getattr(chosen, first)
+
+    def whole_of(chosen):
+        return chosen.horizon(queries) if recipe == "ance-tele" else chosen.steps
+
+    preset = settings_of(recipe, "finetune")
+    longer = settings_of(recipe, "finetune", usual={"epochs": 3.0})
+    made = longer.for_data(queries)
+    assert first_of("finetune") == first_of("finetune", usual={"epochs": 3.0})
+    assert first_of("finetune") == first_of(settings=longer)  # settings that were made before keep their bounds
+    again = made.model_dump(mode="json")
+    assert first_of(settings=made) == first_of(**again) == first_of("finetune")  # as an experiment stores them
+    free = 3 * math.ceil(queries / preset.queries_per_step)
+    assert free <= whole_of(made) < free + 10
+    unbounded = settings_of(recipe, "finetune", None, ["min_steps=none", "max_steps=none"])
+    within = first_of(settings=unbounded) == first_of("finetune")
+    kept = made.first_steps is None if recipe == "ance-tele" else made.first_ranker_epochs is not None
+    assert kept == within  # where the bounds change nothing, an experiment is stored as before
+    both = {"usual": {"epochs": 3.0}}
+    assert first_of("finetune", None, ["min_steps=none", "max_steps=none"], **both) == first_of(settings=unbounded)
+    (tmp_path / "own.toml").write_text('min_steps = "none"\nmax_steps = 9\n')
+    assert first_of("finetune", tmp_path / "own.toml", **both) == min(first_of(settings=unbounded), 9)
 
 
 @pytest.mark.parametrize("recipe", ["star", "ance", "ranker", "ar2"])

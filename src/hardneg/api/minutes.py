@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any
 
-from hardneg.api.planning import BOUNDS, planner
+from hardneg.api.planning import planner
 from hardneg.api.prepare import Task
 from hardneg.errors import SettingsError
 from hardneg.experiment.folder import read_settings
@@ -17,8 +17,10 @@ from hardneg.process.progress import clock, note
 from hardneg.recipes.many_devices import ALONE, Devices
 from hardneg.recipes.microbenchmarks import timed_once
 from hardneg.recipes.settings import TrainingSettings
+from hardneg.recipes.usual import BOUNDS
 
 LENGTHS = ("epochs", "first_epochs", "first_ranker_epochs")  # what grows with the time
+FIRST = ("first_steps", "first_ranker_steps")  # lengths in steps that an experiment may have been begun with
 LEAST = 0.1  # the share of the time that training must have
 NEAR = 0.02  # the share of the time that may be left over
 SHORTEST = 1e-9  # of the lengths: one step of each training
@@ -60,7 +62,7 @@ def lengths_begun(task: Task) -> dict[str, Any] | None:
             begun = read_settings(place.path).get("settings", {})
             if begun.get("epochs") is not None:  # else it is another experiment, which will be refused
                 bounds = [name for name in BOUNDS if not task.settings.is_told(name)]
-                return {name: begun[name] for name in (*LENGTHS, *bounds) if name in begun}
+                return {name: begun[name] for name in (*LENGTHS, *FIRST, *bounds) if name in begun}
     return None
 
 

@@ -15,9 +15,9 @@ from hardneg.recipes.estimate import describe_work
 from hardneg.recipes.frozen_cost import frozen_work
 from hardneg.recipes.many_devices import ALONE, Devices
 from hardneg.recipes.settings import TrainingSettings
+from hardneg.recipes.usual import BOUNDS
 
 IN_STEPS = {"epochs": "steps", "first_epochs": "first_steps"}  # lengths -> what counts in their place if given
-BOUNDS = ("min_steps", "max_steps")  # of the steps that epochs give
 LOOKED_AT = 512  # texts of a side that a plan looks at
 
 
@@ -50,7 +50,7 @@ def origins(task: Task, settings: TrainingSettings) -> dict[str, str]:
             found[name] = computed
         elif value != field.get_default(call_default_factory=True) or task.told.is_told(name):
             found[name] = task.told.origin_of(name)
-    return found | {name: f"{found[name]}, and not used: steps are given" for name in unused(settings) & {*found}}
+    return found | {name: f"{found[name]}, and not used: steps are given" for name in unused(task.told) & {*found}}
 
 
 def unused(settings: TrainingSettings) -> set[str]:

@@ -22,7 +22,7 @@ from hardneg.process.hardware import Precision, best_precision
 from hardneg.process.progress import note, say
 from hardneg.process.threads import pick_device
 from hardneg.recipes.settings import Recipe, TrainingSettings
-from hardneg.recipes.usual import FLAGS, split_options, usual_settings
+from hardneg.recipes.usual import BOUNDS, FLAGS, split_options, usual_settings
 from hardneg.shown import as_set, counted
 
 log = logging.getLogger(__name__)
@@ -108,6 +108,9 @@ def recipe_settings(
     layers += unset_epochs(recipe.settings.steps_instead, layers, told)
     built = attempt(lambda: build(recipe.settings, *(layer for _, layer in layers)), faults)
     if built is not None:
+        before = {} if settings is None else settings.lifted
+        option = (usual or {}).get("epochs") is not None
+        built.lift(lifted_bounds(built, before, layers if option else (), assigned(overrides) | {*values}))
         for source, layer in layers:
             origin = (settings or built).origin_of if source == BEFORE else lambda name, source=source: source
             built.coming_from({name: origin(name) for name in layer})
@@ -131,6 +134,29 @@ def stops_of_caller(
         and not source.startswith(PRESET)
         and (source != BEFORE or STOP in (told or ()))
     ]
+
+
+def lifted_bounds(
+    built: TrainingSettings,
+    before: Mapping[str, int],
+    layers: Sequence[tuple[str, Mapping[str, Any]]],
+    named: Collection[str],
+) -> dict[str, int]:
+    """The bounds on steps that an option for epochs sets to None, and that hold for other lengths.
+
+    Parameters
+    ----------
+    built : the settings from all layers.
+    before : the bounds that such an option lifted in settings made before.
+    layers : the origin and the values of each layer, in order; none if there is no such option.
+    named : the settings that the caller names, whose bounds are what they are named.
+    """
+    found: dict[str, Any] = dict(before)
+    for source, layer in layers:
+        below = {**layer, **before} if source == BEFORE else {} if source == AS_SET else layer
+        found |= {name: below[name] for name in BOUNDS if name in below}
+    free = [name for name in found if getattr(built, name) is None and name not in named]
+    return {name: found[name] for name in free if isinstance(found[name], int)}  # not the word none
 
 
 def unset_epochs(
@@ -286,6 +312,8 @@ def going_on(out: Place | None, usual: Precision) -> str:
 def note_replaced(given: TrainingSettings, chosen: TrainingSettings) -> None:
     """Say which numbers of steps that somebody gave are other ones, because they follow from epochs."""
     for name in type(given).model_fields:
+        if name in given.steps_instead.values():  # where steps follow from them, they may be unset
+            continue
         if given.is_given(name) and (now := getattr(chosen, name)) != getattr(given, name):
             epochs = "first_ranker_epochs" if name.startswith("first_ranker") else "epochs"
             told = f"{name} = {now}, not {as_set(getattr(given, name))}: it follows from {epochs}"

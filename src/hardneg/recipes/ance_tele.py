@@ -188,6 +188,14 @@ class AnceTele(TrialSettings):
         """Steps of the learning-rate schedule, which early stops do not shorten."""
         return self.steps or self.steps_in(self.epochs, queries)
 
+    def for_data(self, queries: int) -> AnceTele:
+        """The settings with the steps of a first episode with ``in_batch``, if ``--epochs`` lifted its bounds."""
+        if not self.lifted or self.first_steps or self.has_negatives(self.start_episode):
+            return self
+        steps = self.model_copy(update=self.lifted).episode_of(queries, 1).steps
+        same = steps == self.episode_of(queries, 1).steps
+        return self if same else self.model_copy(update={"first_steps": steps})
+
     def stop(self, horizon: int) -> int:
         """Steps that every episode but the last one makes."""
         return min(self.stop_step or max(int(nearest(self.stop_fraction * horizon)), 1), horizon)

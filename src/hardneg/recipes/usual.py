@@ -56,6 +56,7 @@ class UsualOption:
 
 
 TURNS = "iterations, each of retriever_steps and ranker_steps"
+BOUNDS = ("min_steps", "max_steps")  # of the steps that epochs give
 EARLIER = {"ance-tele": ("stop_step",)}  # it ends the episodes before the last one there
 USUAL: tuple[UsualOption, ...] = (
     UsualOption("lr", "--lr", "RATE", float, "Highest learning rate.", "learning_rate"),
@@ -79,7 +80,7 @@ USUAL: tuple[UsualOption, ...] = (
         float,
         "Passes over the training queries, in place of --steps.",
         "epochs",
-        unsets=("steps", "min_steps", "max_steps", "stop_step"),
+        unsets=("steps", *BOUNDS, "stop_step"),
         leaves=EARLIER,
     ),
     UsualOption(

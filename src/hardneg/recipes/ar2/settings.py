@@ -207,14 +207,16 @@ class Ar2(MiningSettings):
 
     def for_data(self, queries: int) -> Ar2:
         """The settings with epochs turned into steps."""
-        found: dict[str, int] = {}
+        found: dict[str, int | None] = {}
         if self.epochs is not None:
             own = self.steps_of_part(self.epochs, queries, self.iterations)
             turns = max(int(nearest(own * self.ranker_steps / self.retriever_steps)), 1)
             found |= {"retriever_steps": own, "ranker_steps": turns}
         if self.first_ranker_epochs is not None:
-            size = self.first_ranker_queries_per_step
-            found["first_ranker_steps"] = self.steps_in(self.first_ranker_epochs, queries, size)
+            told = (self.first_ranker_epochs, queries, self.first_ranker_queries_per_step)
+            found["first_ranker_steps"] = first = self.model_copy(update=self.lifted).steps_in(*told)
+            if self.lifted and first != self.steps_in(*told):
+                found["first_ranker_epochs"] = None  # they would give other steps without the bounds
         return self.model_copy(update=found) if found else self
 
     # ------------------------------------------------------------ turns
