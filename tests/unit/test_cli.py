@@ -555,7 +555,7 @@ def test_a_sixth_recipe_is_a_command_without_a_line_of_the_command_line(hardneg,
 
     def plan(settings, data, encoder):
         asked.append(settings.idle_steps)
-        return work_of(settings, data, [Episode(1, len(data.train), 1, 8, 2)], states=1, entries=1, in_batch=True)
+        return work_of(settings, data, [Episode(1, len(data.train), 1, 8, 2)], states=1, entries=1)
 
     monkeypatch.setitem(
         recipes.RECIPES, "idle", Recipe(facts, Idle, lambda *_, **__: iter(()), plan, about="Idle")

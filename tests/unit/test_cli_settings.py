@@ -1,8 +1,8 @@
 """Options for common settings, --config, advice on other tools' names, and the commands settings and presets."""
 
-import math
 import importlib.util
 import json
+import math
 import subprocess
 import sys
 import tomllib

@@ -47,11 +47,10 @@ def chunked(world):
 
 def work_of(data, **changes):
     fields = {
-        "episodes": [Episode(1, 60, 4, 8, 4), Episode(2, 60, 12, 8, 5)],
+        "episodes": [Episode(1, 60, 4, 8, 4, shared="all"), Episode(2, 60, 12, 8, 5, shared="all")],
         "states": 3,
         "depth": 20,
         "entries": 24,
-        "in_batch": True,
         "micro_queries": None,
         "chunk_tokens": None,
         "recompute": False,
@@ -63,6 +62,13 @@ def work_of(data, **changes):
     return CostModel(data, **(fields | changes))
 
 
+BOTH = "31 (3 hard, 28 in-batch), then 39 (4 hard, 35 in-batch)"  # 8 queries of 4 and of 5 passages, less one
+
+
+def of_shared(*kinds):
+    return {"episodes": [Episode(n, 60, 8, 8, 5, shared=kind) for n, kind in enumerate(kinds, 1)]}
+
+
 def batch_of(lengths):
     lengths = np.array(lengths)
     return TokenBatch(np.zeros(lengths.sum(), np.int32), offsets_of(lengths))
@@ -71,10 +77,25 @@ def batch_of(lengths):
 @pytest.mark.parametrize(
     ("changes", "batch", "negatives"),
     [
-        ({}, "8 queries (in one softmax: 8)", "39 (4 hard, 35 in-batch)"),  # 8 queries of 5 passages, less one
-        ({"micro_queries": 2}, "8 queries (in one softmax: 2)", "9 (4 hard, 5 in-batch)"),
-        ({"micro_queries": 100}, "8 queries (in one softmax: 8)", "39 (4 hard, 35 in-batch)"),
-        ({"in_batch": False}, "8 queries", "4 (4 hard, 0 in-batch)"),  # queries share nothing
+        ({}, "8 queries (in one softmax: 8)", BOTH),
+        (
+            {"micro_queries": 2},
+            "8 queries (in one softmax: 2)",
+            "7 (3 hard, 4 in-batch), then 9 (4 hard, 5 in-batch)",
+        ),
+        ({"micro_queries": 100}, "8 queries (in one softmax: 8)", BOTH),
+        (of_shared("all", "all"), "8 queries (in one softmax: 8)", "39 (4 hard, 35 in-batch)"),
+        (of_shared("none", "none"), "8 queries", "4 (4 hard, 0 in-batch)"),
+        (
+            of_shared("all", "none"),
+            "8 queries (in one softmax: 8)",
+            "39 (4 hard, 35 in-batch), then 4 (4 hard, 0 in-batch)",
+        ),
+        (
+            of_shared("none", "hardest"),
+            "8 queries (in one softmax: 8)",
+            "4 (4 hard, 0 in-batch), then 5 (4 hard, 1 in-batch, the hardest of 35)",
+        ),
     ],
 )
 def test_what_meets_in_a_softmax_is_counted(world, changes, batch, negatives):

@@ -221,6 +221,33 @@ def test_the_time_left_counts_the_passages_that_each_state_encodes(
         assert shared.work["encode"].ticks == pytest.approx(sample.tokens(0, alone / 2 * N)), "of two processes"
 
 
+@pytest.mark.parametrize(
+    ("recipe", "changes", "told"),
+    [
+        (warmup.RECIPE, {"mixtures": ["bm25", "in_batch"]}, "1 (1 hard, 0 in-batch), then 7 (0 hard, 7 in-batch)"),
+        (warmup.RECIPE, {"mixtures": ["nce"]}, "1 (0 hard, 1 in-batch, the hardest of 7)"),
+        (
+            warmup.RECIPE,
+            {"mixtures": ["bm25", "bm25+nce"]},
+            "1 (1 hard, 0 in-batch), then 2 (1 hard, 1 in-batch, the hardest of 14)",
+        ),
+        (
+            ance_tele.RECIPE,
+            {"first": "in_batch", "in_batch": False, "episodes": 4, "passages_reference": [4]},
+            "7 (0 hard, 7 in-batch), then 3 (3 hard, 0 in-batch)",
+        ),
+        (ance_tele.RECIPE, {"episodes": 2, "passages_reference": [4]}, "31 (3 hard, 28 in-batch)"),
+        (star.RECIPE, {"negatives_per_query": 1}, "15 (1 hard, 14 in-batch)"),
+        (ance.RECIPE, {"in_batch": True}, "15 (1 hard, 14 in-batch)"),
+        (ance.RECIPE, {}, "1 (1 hard, 0 in-batch)"),
+    ],
+)
+def test_a_plan_tells_the_negatives_of_every_episode(world, recipe, changes, told):
+    encoder = world[1]["tied"]
+    work = recipe.plan(recipe.settings(**{**COMMON, "queries_per_step": 8, **changes}), world[0], encoder)
+    assert describe_work(work, encoder, seeds=1, measure=False)["facts"]["negatives per query"] == told
+
+
 def test_adore_says_what_a_query_is_trained_on(world):
     settings = adore.Adore(**COMMON, cut=10, steps=7)
     encoder = world[1]["tied"]

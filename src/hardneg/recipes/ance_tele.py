@@ -213,10 +213,11 @@ class AnceTele(TrialSettings):
         if not self.has_negatives(episode):
             size = self.first_queries or self.queries_per_step
             steps = self.first_steps or self.steps_in(self.first_epochs, queries, size)
-            return Episode(episode, queries, steps, size, 1, steps)
+            return Episode(episode, queries, steps, size, 1, steps, "all")
         horizon, width = self.horizon(queries), self.passages_per_query(episode)
         steps = horizon if episode == self.episodes else self.stop(horizon)
-        return Episode(episode, queries, steps, self.queries_per_step, width, horizon)
+        shared: Literal["none", "all"] = "all" if self.in_batch else "none"
+        return Episode(episode, queries, steps, self.queries_per_step, width, horizon, shared)
 
 
 def ance_tele(
@@ -367,7 +368,6 @@ def plan(settings: AnceTele, data: TrainingData, encoder: BiEncoder) -> CostMode
         episodes,
         states=len(episodes) + 1,
         entries=math.ceil(2 * settings.count / (1 - settings.alpha)) + settings.count * len(settings.extra),
-        in_batch=settings.in_batch,
         mined=len(episodes) if data.by_answers else mined,
         lists=1 + (settings.beta > 0),
     )

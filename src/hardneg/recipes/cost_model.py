@@ -82,7 +82,6 @@ class CostModel:
     states: int  # the number of states that search for the training queries and those of dev and test
     depth: int
     entries: int  # entries of a pool for a query
-    in_batch: bool
     micro_queries: int | None  # queries whose passages meet in one softmax; None: all of a step
     chunk_tokens: int | None  # tokens of a chunk of the gradient cache; None: it is off
     recompute: bool  # whether the backward pass computes layers again
@@ -141,7 +140,6 @@ def work_of(
     *,
     states: int,
     entries: int,
-    in_batch: bool,
     mined: int = 0,
     both: int = 0,
     lists: int = 1,
@@ -175,7 +173,6 @@ def work_of(
         states=states,
         depth=settings.depth,
         entries=entries,
-        in_batch=in_batch,
         micro_queries=settings.micro_queries,
         chunk_tokens=settings.chunk_tokens,
         recompute=settings.recompute_layers,

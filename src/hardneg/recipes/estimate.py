@@ -133,24 +133,38 @@ def sample_side(work: CostModel, encoder: BiEncoder, side: Side, most: int | Non
 def describe_counts(work: CostModel, sample: Sample, seeds: int) -> dict[str, Any]:
     """The facts that are known without running anything."""
     collection, most = work.data.collection, widest(work)
-    hard = most.passages_per_query - 1
-    batch = min(most.queries_per_step, most.queries)
-    together = max(micro_sizes(batch, work.micro_queries or max(batch, 1), alone=not hard), default=0)
-    shared = (together - 1) * most.passages_per_query if work.in_batch else 0
+    softmaxes = [in_softmax(work, one) for one in work.episodes if one.shared != "none"]
+    negatives = dict.fromkeys(negatives_of(work, one) for one in work.episodes)  # each but once
     return {
         "passages": collection.n_passages,
         "training queries": len(work.data.train),
         "tokens of a query": f"{sample.queries.lengths.mean():.1f}",
         "tokens of a passage": f"{sample.tokens(0, 1):.1f}",
         **({"chunks of a passage": f"{sample.chunks:.2f}"} if sample.chunks > 1 else {}),
-        "global batch": f"{batch} queries" + (f" (in one softmax: {together})" if work.in_batch else ""),
-        "negatives per query": f"{hard + shared} ({hard} hard, {shared} in-batch)",
+        "global batch": f"{queries_of_step(most)} queries"
+        + (f" (in one softmax: {max(softmaxes)})" if softmaxes else ""),
+        "negatives per query": ", then ".join(negatives),
         "optimiser steps": sum(one.steps for one in work.episodes),
         **{f"optimiser steps of {one.name}": one.steps for one in work.beside if one.steps},
         **({"further steps, to try learning rates": work.tried} if work.tried else {}),
         **{name: count for one in work.beside for name, count in one.facts.items()},
         **({"seeds": seeds} if seeds > 1 else {}),
     }
+
+
+def in_softmax(work: CostModel, one: Episode) -> int:
+    """The most queries of an episode whose passages meet in one softmax."""
+    batch = queries_of_step(one)
+    alone = one.passages_per_query == 1
+    return max(micro_sizes(batch, work.micro_queries or max(batch, 1), alone=alone), default=0)
+
+
+def negatives_of(work: CostModel, one: Episode) -> str:
+    """The number of negatives of a query in an episode, for people."""
+    hard, met = one.passages_per_query - 1, (in_softmax(work, one) - 1) * one.passages_per_query
+    shared = {"none": 0, "all": met, "hardest": min(met, 1)}[one.shared]
+    of = f", the hardest of {met}" if one.shared == "hardest" else ""
+    return f"{hard + shared} ({hard} hard, {shared} in-batch{of})"
 
 
 def disk_bytes(work: CostModel, encoder: BiEncoder, sample: Sample) -> float:

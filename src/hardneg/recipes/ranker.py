@@ -399,9 +399,7 @@ class RankerWork:
     def with_mining(self, settings: RankerTraining, sources: int) -> CostModel:
         """The work over the collection, with the mining of so many sources."""
         entries = settings.count * sources
-        return work_of(
-            settings, self.data, [self.episode], states=0, entries=entries, in_batch=False, mined=1, lists=sources
-        )
+        return work_of(settings, self.data, [self.episode], states=0, entries=entries, mined=1, lists=sources)
 
 
 def plan(settings: RankerTraining, data: TrainingData, ranker: CrossEncoder) -> RankerWork:

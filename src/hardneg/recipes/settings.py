@@ -41,6 +41,7 @@ class Episode:
     steps : the number of steps that are made.
     passages_per_query : a query's positive and its own negatives, without those of the step's other queries.
     horizon : steps of its learning-rate schedule; 0: as many as are made.
+    shared : which passages of the step's other queries are negatives of a query, too.
     """
 
     episode: int
@@ -49,6 +50,7 @@ class Episode:
     queries_per_step: int
     passages_per_query: int
     horizon: int = 0
+    shared: Literal["none", "all", "hardest"] = "none"
 
     @property
     def scheduled(self) -> int:
@@ -57,7 +59,11 @@ class Episode:
 
     def as_json(self) -> dict[str, int]:
         """The episode as a plan shows it."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if name != "horizon"}
+        return {
+            name: value
+            for name, value in dataclasses.asdict(self).items()
+            if isinstance(value, int) and name != "horizon"
+        }
 
 
 class TrainingSettings(Settings):

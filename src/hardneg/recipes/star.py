@@ -73,7 +73,8 @@ class Star(TrialSettings):
         """The one episode of training on so many queries."""
         horizon = self.horizon(queries)
         steps = min(self.stop_step or horizon, horizon)
-        return Episode(1, queries, steps, self.queries_per_step, 1 + self.negatives_per_query, horizon)
+        width = 1 + self.negatives_per_query
+        return Episode(1, queries, steps, self.queries_per_step, width, horizon, shared="all")
 
 
 def star(
@@ -176,7 +177,7 @@ def plan(settings: Star, data: TrainingData, encoder: BiEncoder) -> CostModel:
     """The work that the experiment would do."""
     one = settings.episode_of(len(data.train))
     part = part_mined(data, settings.mine_passages, needed=one.steps * one.queries_per_step)
-    return work_of(settings, data, [one], states=2, entries=settings.depth, in_batch=True, mined=1, part=part)
+    return work_of(settings, data, [one], states=2, entries=settings.depth, mined=1, part=part)
 
 
 ABOUT = "STAR (Zhan et al., 2021)"

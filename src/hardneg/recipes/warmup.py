@@ -103,7 +103,8 @@ class Warmup(TrialSettings):
         """The episode that trains on a mixture, for so many queries."""
         horizon = self.horizon(queries, episode)
         steps = min(self.stop_step or horizon, horizon)
-        return Episode(episode, queries, steps, self.queries_per_step, 1 + self.drawn(episode), horizon)
+        shared = shared_in(self.mixtures[episode - 1])
+        return Episode(episode, queries, steps, self.queries_per_step, 1 + self.drawn(episode), horizon, shared)
 
     @property
     def course(self) -> Course:
@@ -137,9 +138,15 @@ def sources_of(mixture: str) -> list[str]:
     return sources
 
 
+def shared_in(mixture: str) -> Literal["none", "all", "hardest"]:
+    """Which passages of a step's other queries are negatives of a query in a mixture."""
+    sources = sources_of(mixture)
+    return "hardest" if "nce" in sources else "all" if "in_batch" in sources else "none"
+
+
 def shares(mixture: str) -> bool:
-    """Whether the passages of a step's other queries are negatives in a mixture."""
-    return not set(SHARED).isdisjoint(sources_of(mixture))
+    """Whether passages of a step's other queries are negatives in a mixture."""
+    return shared_in(mixture) != "none"
 
 
 def warmup(
@@ -239,7 +246,6 @@ def plan(settings: Warmup, data: TrainingData, encoder: BiEncoder) -> CostModel:
         episodes,
         states=len(episodes) + 1,
         entries=settings.count,
-        in_batch=any(map(shares, settings.mixtures)),
     )
 
 

@@ -301,7 +301,6 @@ def plan(settings: Adore, data: TrainingData, encoder: BiEncoder) -> CostModel:
         [one],
         states=(2 + kept) * (1 if settings.index == "exact" else 2),  # through an index, and exactly
         entries=min(settings.depth, passages),
-        in_batch=False,
     )
     mined = max(pools - 1, 0) if work.examined else pools  # the first is mined from a run that examines a state
     judged = judged_queries(data) / data.collection.n_queries

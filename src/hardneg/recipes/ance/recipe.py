@@ -134,7 +134,9 @@ class Ance(GroupSettings):
 
     def episode_of(self, queries: int) -> Episode:
         """The one episode of training on so many queries; all versions belong to it."""
-        return Episode(EPISODE, queries, self.steps, self.queries_per_step, 1 + self.negatives_per_query)
+        width = 1 + self.negatives_per_query
+        shared: Literal["none", "all"] = "all" if self.in_batch else "none"
+        return Episode(EPISODE, queries, self.steps, self.queries_per_step, width, shared=shared)
 
     def for_data(self, queries: int) -> Ance:
         """The settings with ``epochs`` turned into steps between refreshes; refuses steps that do not fit."""
@@ -379,7 +381,6 @@ def plan(settings: Ance, data: TrainingData, encoder: BiEncoder) -> CostModel:
         [one],
         states=versions + 1,
         entries=settings.depth,
-        in_batch=settings.in_batch,
         mined=versions,
         both=sum(step % settings.refresh_every == 0 for step in settings.measured_steps(one)),
     )

@@ -212,7 +212,6 @@ def plan(settings: Ar2, data: TrainingData, encoder: BiEncoder, ranker: Starting
         [own],
         states=settings.iterations + 1,
         entries=settings.depth,
-        in_batch=False,
         mined=settings.refreshes + 1,
     )
     live = own.steps * queries_of_step(own) * own.passages_per_query
