@@ -8,6 +8,7 @@ import torch
 
 import hardneg as hn
 from hardneg.errors import Faults, InputError, SettingsError
+from hardneg.recipes.ance.recipe import schedule_of
 from hardneg.training.batches import VisitBatches, trainable
 from hardneg.training.objectives import WITH_MARGIN, LossName, group_loss
 from worlds.small_trainings import train_small
@@ -331,6 +332,27 @@ def test_a_warm_up_longer_than_the_schedule_is_told(caplog):
     caplog.clear()
     settings.schedule_over(100)
     assert not caplog.text
+    share = hn.settings_of("star", warmup=0.1, learning_rate=1e-3)
+    rate = share.schedule_over(1000, made=50)
+    what = "warmup = 0.1, and the schedule of 1,000 steps ends or begins anew after 50"
+    assert caplog.messages == [f"{what}: the learning rate rises to 0.0005 only, not to 0.001"]
+    assert max(map(rate, range(50))) == pytest.approx(5e-4)
+    share.schedule_over(1000, made=100)
+    assert len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize(("every", "low"), [(200, True), (5000, False)])
+def test_a_warm_up_longer_than_a_cycle_is_told(caplog, every, low):
+    settings = hn.settings_of("ance", schedule="cyclical", refresh_every=every, warmup=0.1, learning_rate=1e-3)
+    rate = schedule_of(settings, 50_000, lambda step: step // every * every)
+    highest = max(map(rate, range(3 * every)))
+    assert highest == pytest.approx(4e-5 if low else 1e-3)
+    assert (f"rises to {highest:.3g} only" in caplog.text) == low
+
+
+def test_a_warm_up_longer_than_training_that_ends_early_is_told(world, tmp_path, caplog):
+    train_small("star", world, tmp_path / "exp", steps=8, stop_step=2, warmup=4)
+    assert "the schedule of 8 steps ends or begins anew after 2: the learning rate rises to" in caplog.text
 
 
 def test_a_warm_up_longer_than_the_schedule_of_a_ranker_is_told(world, tmp_path, caplog):

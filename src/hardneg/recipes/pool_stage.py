@@ -41,6 +41,6 @@ def stage_on_pool(
     retriever = training.trainee(encoder, objective, batches, schedule_of(settings.rates[0]), models)
     inputs = {"pool": read_manifest(training.experiment.layout.episode(number).negatives).digest}
     rate = chosen_rate(training, episode, retriever, schedule_of, inputs)
-    retriever = replace(retriever, schedule=settings.schedule_over(episode.scheduled, rate))
+    retriever = replace(retriever, schedule=settings.schedule_over(episode.scheduled, rate, made=episode.steps))
     dev = DevEvaluator(training, episode, start=began)
     return MeasuredStage(training, retriever, dev, episode=number, inputs=inputs)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -25,10 +24,8 @@ from hardneg.models.encoder_settings import EncoderSettings, Head, TitleJoin
 from hardneg.models.pooling import Pooling
 from hardneg.recipes.catalogue import RecipeFacts
 from hardneg.search.encoding import Encoding
-from hardneg.shown import as_set, counted
-from hardneg.training.optim import Optimizers, Schedule, linear, optimizers
-
-log = logging.getLogger(__name__)
+from hardneg.shown import as_set
+from hardneg.training.optim import Optimizers, Schedule, linear, optimizers, tell_low_peak
 
 
 @dataclasses.dataclass(frozen=True)
@@ -437,7 +434,9 @@ class TrainingSettings(Settings):
         """The arguments that the objectives of a retriever take from the settings."""
         return {**self.of_objective, "passage_length": self.train_passage_length}
 
-    def schedule_over(self, horizon: int, peak: float | None = None, *, of: str = "") -> Schedule:
+    def schedule_over(
+        self, horizon: int, peak: float | None = None, *, of: str = "", made: int | None = None
+    ) -> Schedule:
         """The learning rate of every step: it rises for the warm-up, and falls to 0 at ``horizon`` steps.
 
         The log says if it cannot rise to its highest value.
@@ -446,12 +445,10 @@ class TrainingSettings(Settings):
         ----------
         peak : the highest value; None: ``learning_rate``.
         of : the model that is trained, if there are several.
+        made : the steps after which the schedule ends early or begins anew; None: all are made.
         """
         rate = self.learning_rate if peak is None else peak
-        if self.warmup > max(horizon, 1):
-            told = "warmup = %g, and the schedule%s has %s: the learning rate rises to %.3g only, not to %g"
-            whose, length = f" of the {of}" if of else "", counted(horizon, "step")
-            log.warning(told, self.warmup, whose, length, rate * horizon / self.warmup, rate)
+        tell_low_peak(rate, warmup=self.warmup, horizon=horizon, made=made, of=of)
         return linear(rate, warmup=self.warmup, horizon=horizon)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from hardneg.shown import counted
+
+log = logging.getLogger(__name__)
 Schedule = Callable[[int], float]
 Optimizers = Callable[[nn.Module], torch.optim.Optimizer]
 
@@ -90,6 +94,28 @@ def optimizers(name: str, *, weight_decay: float) -> Optimizers:
     return lambda model: make(model, weight_decay=weight_decay)
 
 
+def steps_of_rise(warmup: float, horizon: int) -> int:
+    """The steps of a warm-up that is given in steps or, when below 1, as a share of the horizon."""
+    return math.floor(warmup * horizon + 0.5) if warmup < 1 else int(warmup)
+
+
+def tell_low_peak(peak: float, *, warmup: float, horizon: int, made: int | None = None, of: str = "") -> None:
+    """Warn if a linear schedule cannot rise to its highest value.
+
+    Parameters
+    ----------
+    made : the steps after which it ends early or begins anew; None: all are made.
+    of : the model that is trained, if there are several.
+    """
+    rise, steps = steps_of_rise(warmup, horizon), horizon if made is None else min(made, horizon)
+    if rise <= max(steps, 1):
+        return
+    whose, whole = f" of the {of}" if of else "", counted(horizon, "step")
+    length = f"has {whole}" if steps == horizon else f"of {whole} ends or begins anew after {steps:,}"
+    told = "warmup = %g, and the schedule%s %s: the learning rate rises to %.3g only, not to %g"
+    log.warning(told, warmup, whose, length, peak * steps / rise, peak)
+
+
 def linear(peak: float, *, warmup: float, horizon: int) -> Schedule:
     """Linear warm-up to ``peak``, then linear decay that reaches 0 after ``horizon`` steps.
 
@@ -98,7 +124,7 @@ def linear(peak: float, *, warmup: float, horizon: int) -> Schedule:
     warmup : steps, or when below 1 a share of the horizon. The first step is at ``peak / warmup``, not at 0.
     horizon : the full number of steps; stopping early does not shorten it.
     """
-    rise = math.floor(warmup * horizon + 0.5) if warmup < 1 else int(warmup)
+    rise = steps_of_rise(warmup, horizon)
 
     def rate(step: int) -> float:
         if step < rise:

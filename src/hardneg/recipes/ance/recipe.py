@@ -343,7 +343,7 @@ def schedule_of(settings: Ance, queries: int, first_step: Callable[[int], int]) 
     if settings.schedule == "single":
         return settings.schedule_over(settings.horizon or settings.steps)
     horizon = settings.horizon or max(queries, settings.longest_cycle)  # the rate must not reach 0 within a cycle
-    return cyclical(settings.schedule_over(horizon), first_step)
+    return cyclical(settings.schedule_over(horizon, made=settings.longest_cycle), first_step)
 
 
 # ---------------------------------------------------------------- the inferencer
