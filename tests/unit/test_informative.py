@@ -8,7 +8,9 @@ import pytest
 from hardneg.diagnostics import informative
 from hardneg.diagnostics.informative import informative_share, share_of_state
 from hardneg.experiment.snapshot import ArchivedState
+from hardneg.negatives.candidates import search_depth
 from hardneg.negatives.pool import save_pool
+from hardneg.report.figures import FIGURES
 from hardneg.search.runs import save_run
 from hardneg.storage.artifacts import remove
 from worlds.tiny_records import pool_of, positives_of, run_of
@@ -25,6 +27,16 @@ def test_by_hand(monkeypatch):
     )  # without positives, the first two: 1 2; 4 5; 1 2
     pool = pool_of([[1, 3], [5, 4, 6, 4], []], [[9], [8], [7]], collection="c")
     assert informative_share(pool, run, positives, KEYS) == pytest.approx((1 / 2 + 3 / 4) / 2)
+
+
+def test_a_run_without_more_hits_counts_those_that_it_has():
+    """So says the caption of the figure: 100 hits, of which 40 positives are left out, are 60."""
+    positives, run = positives_of([range(40)]), run_of([range(100)], collection="c")
+    pool = pool_of([range(40, 140)], [range(40)], collection="c")
+    assert informative_share(pool, run, positives, KEYS) == pytest.approx(0.6)
+    (caption,) = (one.says for one in FIGURES if one.name == "informative")
+    deep = next(depth for depth in range(1, 200) if search_depth(depth, positives) - 40 >= informative.DEPTH)
+    assert f"below {deep} fewer than 100 hits may be left" in caption
 
 
 def test_equals_a_loop():

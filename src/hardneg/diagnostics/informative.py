@@ -24,7 +24,8 @@ def informative_share(pool: NegativePool, run: Run, positives: Positives, text_k
     Parameters
     ----------
     pool : the negatives of training; queries without negatives do not count.
-    run : the run of the trained model for the training queries.
+    run : the run of the trained model for the training queries. Where it is not deep enough to leave 100 hits
+        without positives, those that it leaves count.
     positives : D+(q); they do not count among the 100.
     text_keys : [passages] equal for passages of equal text.
     """
