@@ -111,7 +111,9 @@ class Keywords(Options, total=False):
     min_steps: int | None
     """At least so many steps are made where `epochs` would give fewer."""
     max_steps: int | None
-    """At most so many steps are made where `epochs` would give more. `steps` wins over it."""
+    """At most so many steps are made where `epochs` would give more, but one in each iteration of `ar2` and with
+    each version of the negatives of `ance`. `steps` wins over it.
+    """
     measure_every: int | float | None
     """How often dev is measured in training: an integer in steps, a number below 1 as a share of the schedule."""
     dev_queries: int | None
