@@ -64,8 +64,8 @@ MEANINGS: dict[str, Meaning] = {
     ),
     "min_steps": Meaning("At least so many steps are made where `epochs` would give fewer.", "optimiser steps"),
     "max_steps": Meaning(
-        "At most so many steps are made where `epochs` would give more, but one in each iteration of `ar2` and with"
-        " each version of the negatives of `ance`. `steps` wins over it.",
+        "At most so many steps are made where `epochs` would give more, but one in each iteration of `ar2` and"
+        " with each version of the negatives of `ance`. `steps` wins over it.",
         "optimiser steps",
     ),
     "episodes": Meaning("Number of episodes. Before each, the negatives are mined anew.", "episodes", TELE),

@@ -301,7 +301,7 @@ class TrainingSettings(Settings):
         return min(enough, self.max_steps or enough)
 
     def steps_of_part(self, epochs: float, queries: int, parts: int) -> int:
-        """The steps of each of ``parts`` equal parts of these epochs: in all within ``max_steps``, but at least 1."""
+        """The steps of each of ``parts`` equal parts of epochs: within ``max_steps`` in all, at least 1."""
         steps = math.ceil(self.steps_in(epochs, queries) / parts)
         return max(min(steps, (self.max_steps or steps * parts) // parts), 1)
 
