@@ -1,7 +1,8 @@
 """What a caller's program has set in torch for its own work, and what must not reach ours. Loads no torch.
 
 A call from a block of ``torch.autocast`` would make other vectors, which the cache would then give to everybody.
-One from a block without gradients could not train. Commands and processes of ours have none of this.
+So would one after ``torch.set_float32_matmul_precision("high")``. One from a block without gradients could not
+train. Commands and processes of ours have none of this.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from collections.abc import Iterator
 from typing import Any
 
 log = logging.getLogger(__name__)
+
+FULL = {"ieee", "none"}  # torch's names of full precision; "none": nobody has chosen
 
 _turn = threading.RLock()
 
@@ -55,13 +58,65 @@ class _Float32:
                     torch.set_default_dtype(before)
 
 
-_float32 = _Float32()
+class _Products:
+    """How precise a caller lets products of float32 matrices be, and in how many blocks threads are now.
+
+    torch has one choice for all threads. So the first block makes ours, and the end of the last one puts the
+    caller's back. Blocks in between leave it: a search of another thread may have another one for its products.
+    """
+
+    def __init__(self) -> None:
+        self.lock, self.blocks, self.restore = threading.Lock(), 0, contextlib.ExitStack()
+
+    @contextlib.contextmanager
+    def block(self, torch: Any) -> Iterator[None]:
+        """Let products be in full float32 in the block: neither TF32 on CUDA nor bfloat16 on a CPU with AMX."""
+        with self.lock:
+            self.blocks += 1
+            if self.blocks == 1:
+                self.restore.enter_context(_in_full(torch))
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.blocks -= 1
+                if self.blocks == 0:
+                    self.restore.close()
+
+
+@contextlib.contextmanager
+def _in_full(torch: Any) -> Iterator[None]:
+    """Choose full precision in the block, by torch's older function.
+
+    The newer settings follow it. Parts of torch, its profiler for one, fail where they differ.
+    """
+    kinds = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+    before, older = [kind.fp32_precision for kind in kinds], None
+    if FULL.issuperset(before):
+        yield
+        return
+    with contextlib.suppress(RuntimeError):  # the caller has used both, and they differ
+        older = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        if all(
+            kind.fp32_precision == "ieee" for kind in kinds
+        ):  # else a function of the caller chose in the block
+            if older is not None:
+                torch.set_float32_matmul_precision(older)
+            for kind, precision in zip(kinds, before, strict=True):
+                kind.fp32_precision = precision
+
+
+_float32, _products = _Float32(), _Products()
 
 
 def _in_fork() -> None:
     """In a forked process no other thread runs, so none holds its turn, and none of torch's works."""
-    global _turn, _forked, _float32
-    _turn, _forked, _float32 = threading.RLock(), _computed, _Float32()
+    global _turn, _forked, _float32, _products
+    _turn, _forked, _float32, _products = threading.RLock(), _computed, _Float32(), _Products()
 
 
 os.register_at_fork(after_in_child=_in_fork)
@@ -77,6 +132,7 @@ def _torch() -> Any:
 def own_surroundings() -> Iterator[None]:
     """Work in the block as in a fresh program: with gradients, no autocast, in float32, on the CPU by default.
 
+    Products of float32 matrices are in full float32, too.
     Afterwards all is as the caller has set it. Only what differs is changed.
     """
     torch = _torch()
@@ -93,9 +149,19 @@ def own_surroundings() -> Iterator[None]:
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
         stack.enter_context(_float32.block(torch))
+        stack.enter_context(_products.block(torch))
         if torch.get_default_device().type != "cpu":
             stack.enter_context(torch.device("cpu"))
         stack.enter_context(_outside_blocks_of_autocast(torch))
+        yield
+
+
+@contextlib.contextmanager
+def full_products() -> Iterator[None]:
+    """Multiply float32 matrices in full precision in the block, as :func:`own_surroundings` lets them be."""
+    import torch
+
+    with _products.block(torch):
         yield
 
 

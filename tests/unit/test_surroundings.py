@@ -15,6 +15,7 @@ from transformers import BertConfig
 import hardneg as hn
 from hardneg import surroundings as surroundings_of_torch
 from hardneg.models.cross_encoder import PairHead
+from hardneg.search.proposals import ALLOWED
 from hardneg.surroundings import kept_draws
 from worlds.small_trainings import train_small
 from worlds.tiny_world import one_thread  # noqa: F401
@@ -38,8 +39,28 @@ def in_float64():
 BLOCKS["float64"] = in_float64
 
 
+def precisions():
+    """How precise torch lets products of float32 matrices be: on CUDA, and on a CPU with AMX."""
+    return torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision
+
+
+@contextlib.contextmanager
+def with_products(precision):
+    before = precisions()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision = before
+
+
+BLOCKS["medium"] = lambda: with_products("medium")
+
+
 def surroundings():
     return (
+        precisions(),
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
         torch.is_autocast_enabled("cpu"),
@@ -173,6 +194,76 @@ def test_a_caller_within_a_block_keeps_its_own_type_of_numbers():
                 assert torch.get_default_dtype() == torch.float32
             assert torch.get_default_dtype() == torch.float64
         assert torch.get_default_dtype() == torch.float32
+
+
+ROUNDED = {"high": ("tf32", "tf32"), "medium": ("tf32", "bf16")}
+
+
+@pytest.mark.parametrize("precision", ROUNDED)
+def test_products_are_in_full_float32(precision):
+    """Otherwise vectors that are stored as float32 would hold less: TF32 on CUDA, bfloat16 with AMX."""
+    with with_products(precision):
+        for _ in range(2):
+            with surroundings_of_torch.own_surroundings(), surroundings_of_torch.own_surroundings():
+                assert precisions() == ("ieee", "ieee")
+                assert not torch.backends.cuda.matmul.allow_tf32, "torch's profiler asks for this"
+            assert (precisions(), torch.get_float32_matmul_precision()) == (ROUNDED[precision], precision)
+
+
+@pytest.mark.parametrize("method", ["encode", "search_text"])
+def test_a_caller_s_precision_reaches_no_product(world, in_float32, method, tmp_path, monkeypatch):
+    seen, given = set(), torch.nn.functional.linear
+    monkeypatch.setattr(torch.nn.functional, "linear", lambda *given_: seen.add(precisions()) or given(*given_))
+    with with_products("medium"):
+        if method == "encode":
+            hn.encode(world.collection, world.model, tmp_path / "vectors")
+        else:
+            hn.search_text(world.collection, "bade", model=world.model, cache=tmp_path / "cache")
+    assert seen == {("ieee", "ieee")}
+
+
+def test_each_of_the_newer_settings_is_put_back():
+    """They may differ from one another, and from what the older function says."""
+    cuda, mkldnn = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+    with with_products("highest"):
+        for chosen in (("tf32", "ieee"), ("ieee", "bf16"), ("ieee", "ieee")):
+            cuda.fp32_precision, mkldnn.fp32_precision = chosen
+            with surroundings_of_torch.own_surroundings():
+                assert precisions() == ("ieee", "ieee")
+            assert precisions() == chosen
+
+
+def test_what_a_caller_chooses_in_a_block_stays():
+    with with_products("medium"):
+        with surroundings_of_torch.own_surroundings():
+            torch.set_float32_matmul_precision("high")
+        assert precisions() == ROUNDED["high"]
+
+
+def test_products_stay_in_full_float32_until_the_last_thread_has_ended():
+    own, theirs = surroundings_of_torch.own_surroundings(), surroundings_of_torch.own_surroundings()
+    with with_products("medium"), ThreadPoolExecutor(1) as another:
+        another.submit(theirs.__enter__).result()
+        with own:
+            another.submit(theirs.__exit__, None, None, None).result()
+            assert precisions() == ("ieee", "ieee")
+        assert precisions() == ROUNDED["medium"]
+
+
+def test_a_search_of_another_thread_keeps_its_products_and_leaves_ours():
+    """It may begin before our work and end in it, or the other way round."""
+    with with_products("medium"), ThreadPoolExecutor(1) as another:
+        search, own = ALLOWED.leave(), surroundings_of_torch.own_surroundings()
+        another.submit(search.__enter__).result()
+        with own:
+            assert precisions() == ("ieee", "bf16"), "the search goes on as it began"
+            another.submit(search.__exit__, None, None, None).result()
+            assert precisions() == ("ieee", "ieee")
+            search = ALLOWED.leave()
+            another.submit(search.__enter__).result()
+        assert precisions() == ("ieee", "bf16")
+        another.submit(search.__exit__, None, None, None).result()
+        assert precisions() == ROUNDED["medium"]
 
 
 def test_trainings_in_threads_take_turns_and_train_the_same(world, tmp_path, caplog):

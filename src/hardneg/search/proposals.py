@@ -29,6 +29,7 @@ from torch import Tensor
 from hardneg.errors import SettingsError
 from hardneg.process.hardware import best_precision, needs_bfloat16_operands
 from hardneg.search.vectors import vector_norms
+from hardneg.surroundings import full_products
 
 Precision = Literal["auto", "float32", "float64", "bfloat16", "float16", "int8"]
 
@@ -210,7 +211,10 @@ def full_precision(cpu: str = "ieee") -> Iterator[None]:
     one would change the settings in its middle, or take them for those that the process has chosen.
     """
     global _open
-    with _turn:
+    with (
+        full_products(),
+        _turn,
+    ):  # the end of another thread's work puts nothing of the caller's back in the middle
         before, outer = _settings(), _open
         try:
             _open = outer or (threading.get_ident(), before)
