@@ -13,6 +13,7 @@ import pytest
 from pydantic import Field
 
 from hardneg import __version__
+from hardneg.api import start as start_module
 from hardneg.config import Settings, differences, operational
 from hardneg.data.training_data import ChosenSplits
 from hardneg.errors import ArtifactError, BusyError, InputError, ResourceError
@@ -384,6 +385,59 @@ def test_stages_are_timed(tmp_path):
     with open(tmp_path / "timing.jsonl", "a") as stream:
         stream.write('{"stage": "tor')
     assert len(experiment.timing) == 2
+
+
+ROUNDED = "figures will agree but for rounding, so files will not have the same bytes"
+DRAWN = "dropout may be drawn otherwise, so figures may differ as those of two seeds do"
+
+
+@pytest.fixture
+def goes_on(tmp_path, monkeypatch):
+    """Let the experiment go on somewhere, and return what is said of it; what is not named is as on a CPU."""
+    said = []
+    monkeypatch.setattr(start_module, "say", said.append)
+
+    def go_on(device="cpu", processes=1, hardware="a CPU (AVX2)", threads=1, torch="2.11.0", transformers="5.0"):
+        monkeypatch.setattr(start_module, "name_of", lambda device: hardware)
+        monkeypatch.setattr(start_module.torch, "get_num_threads", lambda: threads)
+        monkeypatch.setattr(start_module.torch, "__version__", torch)
+        monkeypatch.setattr(start_module, "version", lambda name: transformers)
+        with opened(tmp_path) as experiment:
+            start_module.say_what_differs(experiment, device, processes)
+        return [line.removeprefix(f"{tmp_path}: ") for line in said]
+
+    return go_on
+
+
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [
+        ({"threads": 2}, f"threads 1 before, 2 now; {ROUNDED}"),
+        ({"hardware": "another (AVX512)"}, f"hardware a CPU (AVX2) before, another (AVX512) now; {ROUNDED}"),
+        ({"threads": 2, "processes": 2}, f"threads 1 before, 2 now, processes 1 before, 2 now; {DRAWN}"),
+        (
+            {"device": "cuda", "hardware": "a GPU"},
+            f"device cpu before, cuda now, hardware a CPU (AVX2) before, a GPU now; {DRAWN}",
+        ),
+        ({"torch": "2.13.0"}, f"torch 2.11.0 before, 2.13.0 now; {DRAWN}"),
+        ({"transformers": "5.1"}, f"transformers 5.0 before, 5.1 now; {DRAWN}"),
+    ],
+)
+def test_what_changed_elsewhere_is_told_with_what_it_does(goes_on, there, said):
+    assert goes_on() == goes_on() == []
+    assert goes_on(**there) == [said]
+
+
+def test_another_gpu_draws_dropout_otherwise(goes_on):
+    goes_on("cuda", hardware="a GPU")
+    assert goes_on("cuda", hardware="another GPU") == [f"hardware a GPU before, another GPU now; {DRAWN}"]
+
+
+def test_what_older_rows_do_not_say_is_no_change(goes_on, tmp_path):
+    with opened(tmp_path) as experiment:
+        experiment.begin({"threads": 1, "processes": 1, "device": "cpu"})
+    assert goes_on() == []
+    assert goes_on(threads=2) == [f"threads 1 before, 2 now; {ROUNDED}"]
 
 
 def test_what_the_library_logs_is_kept(tmp_path):

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from pydantic import Field
 
 import hardneg as hn
@@ -15,7 +16,7 @@ from hardneg.data.formats.trec import sidecar_of, write_run
 from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.experiment.folder import open_experiment
 from hardneg.experiment.layout import SEAL
-from hardneg.process import control_groups
+from hardneg.process import control_groups, hardware
 from hardneg.records import Run
 from hardneg.search.runs import save_run
 from hardneg.storage import digests
@@ -236,6 +237,14 @@ def test_a_diagnosis_names_versions_devices_and_what_is_missing(hardneg):
     status, out, err = hardneg("doctor")
     assert (status, err) == (0, "")
     assert re.search(r"versions\nhardneg +\d", out)
+
+
+def test_hardware_is_named_with_the_instructions_that_torch_uses(monkeypatch):
+    monkeypatch.setattr(hardware, "cpu_flags", lambda: {"avx2", "amx_bf16"})
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    assert hardware.name_of("cpu") == f"{doctor.processor()['name']} (AVX512, amx_bf16)"
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    assert hardware.name_of("cuda") == "NVIDIA H200"
 
 
 def test_a_diagnosis_needs_no_healthy_machine(monkeypatch, tmp_path):

@@ -10,14 +10,13 @@ import resource
 import shutil
 import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import psutil
 
 from hardneg import __version__
 from hardneg.process.control_groups import memory_left, memory_limit
-from hardneg.process.hardware import cpu_flags
+from hardneg.process.hardware import cpu_flags, processor_name
 from hardneg.process.threads import cpu_quota, default_threads, usable_cpus
 from hardneg.storage.artifacts import cache_root
 from hardneg.storage.os_errors import existing_parent
@@ -85,10 +84,8 @@ def installed(name: str) -> str | None:
 
 def processor() -> dict[str, Any]:
     """The processor's name, its instruction sets that speed encoding up, and the default number of threads."""
-    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").is_file() else ""
-    name = (re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE) or ["", platform.processor()])[1]
     return {
-        "name": name or "unknown",
+        "name": processor_name() or "unknown",
         "instructions": " ".join(flag for flag in INSTRUCTIONS if flag in cpu_flags()) or "none of those known",
         "cpus": os.cpu_count(),
         "usable_cpus": usable_cpus(),

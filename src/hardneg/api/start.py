@@ -6,10 +6,12 @@ import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 import torch
 
+from hardneg import __version__
 from hardneg.api.overrides import overridden
 from hardneg.api.prepare import Task
 from hardneg.data.collection import Collection
@@ -23,7 +25,7 @@ from hardneg.models.loading import read_model
 from hardneg.models.recomputing import check_recomputing
 from hardneg.models.tokenizing import texts_digest
 from hardneg.process.distributed import by_leader, is_leader, world_size
-from hardneg.process.hardware import warn_if_emulated
+from hardneg.process.hardware import name_of, warn_if_emulated
 from hardneg.process.progress import is_shown, say
 from hardneg.process.stages import Planned
 from hardneg.recipes.estimate import take_sample
@@ -38,6 +40,9 @@ from hardneg.search.ann import check_index
 from hardneg.shown import counted
 
 log = logging.getLogger(__name__)
+
+ROUNDED = "figures will agree but for rounding, so files will not have the same bytes"
+DRAWN = "dropout may be drawn otherwise, so figures may differ as those of two seeds do"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,9 +205,22 @@ def say_start(start: Start, experiment: Experiment, course: Course, collection: 
 
 
 def say_what_differs(experiment: Experiment, device: str, processes: int | str) -> None:
-    """Say in a line if threads, processes or device changed; figures then agree, except for rounding."""
-    where = {"threads": torch.get_num_threads(), "processes": processes, "device": device}
-    changed = [f"{name} {then} before, {now} now" for name, (then, now) in experiment.begin(where).items()]
+    """Say in a line what changed of the machine and of the versions since the last execution, and what that does.
+
+    With other threads, or on another processor, figures agree except for rounding. Each process draws dropout for
+    its own texts, and CUDA draws it otherwise than a CPU; other versions may change anything.
+    """
+    where = {
+        "threads": torch.get_num_threads(),
+        "processes": processes,
+        "device": device,
+        "hardware": name_of(device),
+        "hardneg": __version__,
+        "torch": str(torch.__version__),
+        "transformers": version("transformers"),
+    }
+    changed = {name: f"{name} {then} before, {now} now" for name, (then, now) in experiment.begin(where).items()}
     if changed:
-        effect = "figures will agree but for rounding, so files will not have the same bytes"
-        say(f"{experiment.path}: {', '.join(changed)}; {effect}")
+        rounded = {"threads", "hardware"} if device == "cpu" else {"threads"}
+        effect = ROUNDED if changed.keys() <= rounded else DRAWN
+        say(f"{experiment.path}: {', '.join(changed.values())}; {effect}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
+import re
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
@@ -31,6 +33,30 @@ def cpu_flags() -> set[str]:
     except OSError:
         return set()
     return next((set(line.split()) for line in lines if line.startswith("flags")), set())
+
+
+@cache
+def processor_name() -> str:
+    """The processor's name by Linux, or what Python calls it; empty where neither knows one."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        text = ""
+    found = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
+    return found[1] if found else platform.processor()
+
+
+def name_of(device: str) -> str:
+    """The hardware behind a type of device: what adds up in another order than other hardware of its type.
+
+    Of a CPU these are also the instructions that torch's kernels use.
+    """
+    import torch
+
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    used = torch.backends.cpu.get_cpu_capability(), *sorted(cpu_flags() & BFLOAT16_INSTRUCTIONS)
+    return f"{processor_name() or 'unknown'} ({', '.join(used)})"
 
 
 def has_half_kernels(device: torch.device) -> bool:
