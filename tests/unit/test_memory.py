@@ -116,6 +116,47 @@ def test_a_search_that_cannot_fit_is_refused():
         index.search(queries, 50)
 
 
+@pytest.fixture
+def on_cuda(monkeypatch):
+    """Make an index that takes itself for one on CUDA, of which only the sizes are asked."""
+    monkeypatch.setattr(memory, "_device_memory", lambda: 0)
+
+    def make(passages):
+        index = ExactIndex(torch.ones(passages, 768))
+        index.device = torch.device("cuda")
+        index.tile, index.chunk = exact.TILE["cuda"], exact.CHUNK["cuda"]
+        return index
+
+    return make
+
+
+def test_a_small_search_on_cuda_needs_little(on_cuda):
+    """Its parts are made for large searches: they would take 3.4 GiB."""
+    limit_memory(max_vram="32M")
+    assert on_cuda(1000).fitting_tile(4, 464) == 4
+    limit_memory(max_vram="1M")
+    with pytest.raises(ResourceError, match=r"a search needs \d\d MiB, --max-vram leaves 1 MiB"):
+        on_cuda(1000).fitting_tile(4, 464)
+
+
+@pytest.mark.parametrize("limit", ["100M", "1G", "4G", "16G"])
+def test_parts_on_cuda_are_as_large_as_the_limit_allows(on_cuda, limit):
+    index, left = on_cuda(100_000), parse_size("--max-vram", limit)
+    limit_memory(max_vram=limit)
+    tile = index.fitting_tile(exact.TILE["cuda"], 464)
+    each = 9 * exact.CHUNK["cuda"] + exact.HELD * 464
+    taken = 768 * (8 * index.slice + 32 * min(index.pairs, tile * 464)) + tile * each
+    assert left / 3 < taken <= left or tile == exact.TILE["cuda"]
+    assert (index.pairs == exact.PAIRS["cuda"]) == (limit == "16G")
+
+
+def test_smaller_parts_give_the_same_bits():
+    index, queries = index_and_queries()
+    wanted, index.given_tile = index.search(queries, 50), 700
+    index.slice, index.pairs = 100, 7
+    assert all(torch.equal(a, b) for a, b in zip(index.search(queries, 50), wanted, strict=True))
+
+
 def test_each_device_has_its_own_limit(monkeypatch):
     monkeypatch.setattr(memory, "_device_memory", lambda: 1 << 30)
     limit_memory(max_vram="3G")

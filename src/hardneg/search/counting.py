@@ -51,7 +51,7 @@ def count_above(
     given = None if scores is None else scores.to(index.device)
     scores = torch.empty(len(rows), device=index.device)
     counts = torch.zeros(len(rows), dtype=torch.int64, device=index.device)
-    tile = index.given_tile or index.fitting_tile(min(index.tile, max(len(stored), 1)), 64)
+    tile = index.given_tile or index.fitting_tile(min(index.tile, max(len(stored), 1)), 64, len(index))
     for start in range(0, len(stored), tile):
         bounds = torch.searchsorted(which, torch.tensor([start, start + tile], device=which.device)).tolist()
         part = slice(*bounds)

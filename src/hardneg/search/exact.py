@@ -122,20 +122,30 @@ class ExactIndex:
             progress(min(start + tile, len(stored)), len(stored))
         return scores, rows
 
-    def fitting_tile(self, tile: int, held: int) -> int:
+    def fitting_tile(self, tile: int, held: int, scored: int | None = None) -> int:
         """The number of queries, at most ``tile``, whose buffers fit into memory with ``held`` candidates each.
 
-        Without a limit, buffers that are large on the CPU take what is to spare, but have room for a few queries.
+        At most ``scored`` pairs of a query are scored; None: the candidates. Without a limit, large buffers on the
+        CPU take what is to spare, but have room for a few queries. Under a limit, CUDA's parts, in which passages
+        are converted and pairs scored, become smaller where they would take more than half of it.
         """
-        fixed = (8 * self.slice + 32 * self.pairs) * self.shards[0].shape[1]
+        kind, dim, scored = self.device.type, self.shards[0].shape[1], held if scored is None else scored
+        self.slice, self.pairs = SLICE[kind], PAIRS[kind]
         each = 9 * min(self.chunk, len(self)) + HELD * held
-        left = room(self.device.type)
-        if left is None and (self.device.type != "cpu" or tile * each <= LARGE):
+        left = room(kind)
+        if left is None and (kind != "cpu" or tile * each <= LARGE):
             return tile
+
+        def fixed(queries: int) -> int:
+            return (8 * min(self.slice, len(self)) + 32 * min(self.pairs, queries * scored)) * dim
+
         if left is None:
-            return min(tile, max(FEW, (spare() - fixed) // each))
-        require(fixed + each, "a search", self.device.type)
-        return min(tile, (left - fixed) // each)
+            return min(tile, max(FEW, (spare() - fixed(tile)) // each))
+        while self.pairs > PAIRS["cpu"] and fixed(tile) > left // 2:
+            self.slice, self.pairs = max(self.slice // 2, SLICE["cpu"]), self.pairs // 2
+        require(fixed(1) + each, "a search", kind)
+        few = (left - fixed(0)) // (each + 32 * scored * dim)  # whose pairs are fewer than fit into one part
+        return min(tile, max((left - fixed(tile)) // each, few, 1))
 
     def _largest_norm(self) -> float:
         largest = 0.0
