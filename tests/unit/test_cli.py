@@ -339,7 +339,7 @@ def process(monkeypatch):
     seen = {}
     monkeypatch.setattr(cpu, "tune", lambda threads: seen.update(threads=threads))
     monkeypatch.setattr(
-        memory, "limit_memory", lambda ram, vram=None, processes=1: seen.update(max_ram=ram, max_vram=vram)
+        memory, "limit_memory", lambda ram, vram=None, **shares: seen.update(max_ram=ram, max_vram=vram)
     )
     monkeypatch.setattr(code, "allow_code", lambda *revisions: seen.update(allow_code=revisions))
     return seen

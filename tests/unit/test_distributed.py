@@ -16,7 +16,7 @@ import pytest
 
 from hardneg import cli
 from hardneg.errors import Interrupted, PeerError, ResourceError, SettingsError
-from hardneg.process import distributed, launch, signals
+from hardneg.process import distributed, launch, signals, threads
 from hardneg.process.agreement import check_told_alike
 from hardneg.process.distributed import group, rank, shard_of, world_size
 from hardneg.process.signals import StopFlag, stop_flag
@@ -275,6 +275,18 @@ def test_memory_is_for_all_processes_of_a_machine(launched):
     Machine(None, None, None, f"{least + 8}M", None).limit()
     require(3 << 30, "a test")
     assert "for each of 4 processes" in str(caught.value)
+    limit_memory()
+
+
+@pytest.mark.parametrize(("devices", "each"), [(0, 12), (1, 3), (2, 6), (3, 6), (4, 12), (8, 12)])
+def test_memory_of_a_device_is_for_all_processes_on_it(launched, monkeypatch, devices, each):
+    from hardneg.cli.options import Machine
+    from hardneg.process.memory import limit_memory, limit_of
+
+    monkeypatch.setattr(threads, "_cuda_devices", lambda: devices)
+    launched(RANK="1", WORLD_SIZE="8", LOCAL_RANK="1", LOCAL_WORLD_SIZE="4")
+    Machine(None, None, None, None, "12G").limit()
+    assert limit_of("cuda") == each << 30
     limit_memory()
 
 

@@ -246,8 +246,10 @@ class Machine:
         """Set the limits of memory."""
         from hardneg.process.launch import local_size
         from hardneg.process.memory import limit_memory
+        from hardneg.process.threads import device_sharers
 
-        limit_memory(self.max_ram, self.max_vram, processes=local_size())
+        sharers = device_sharers() if self.max_vram else 1  # counting devices loads torch
+        limit_memory(self.max_ram, self.max_vram, processes=local_size(), vram_processes=sharers)
 
     def tune(self) -> None:
         """Prepare for computing: set threads, what makes the CPU fast, and the limits of memory."""

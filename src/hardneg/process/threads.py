@@ -132,6 +132,15 @@ def pick_device(device: str | None = None) -> str:
     return own
 
 
+def device_sharers() -> int:
+    """The processes of this machine that :func:`pick_device` gives one CUDA device, at most.
+
+    All see the same devices, as ``torchrun`` starts them.
+    """
+    devices = _cuda_devices() if local_size() > 1 else 0
+    return -(-local_size() // devices) if devices else 1
+
+
 def visible_devices() -> list[str]:
     """The CUDA devices of this process, each by the name that ``CUDA_VISIBLE_DEVICES`` has for it."""
     count, named = _cuda_devices(), os.environ.get("CUDA_VISIBLE_DEVICES")
