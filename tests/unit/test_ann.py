@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import faiss
@@ -16,9 +17,11 @@ from hardneg.data.training_data import named_split
 from hardneg.errors import ArtifactError, NumericError, ResourceError, SettingsError, TrustError
 from hardneg.models.loading import load_encoder
 from hardneg.process.memory import limit_memory
+from hardneg.process.threads import threads_of_faiss
 from hardneg.records import offsets_of
+from hardneg.search import ann_building
 from hardneg.search.ann import FILE, KIND, FaissIndex, check_index, traits
-from hardneg.search.ann_building import build_index, choose, drawn, memory_of
+from hardneg.search.ann_building import build_index, choose, drawn, fill, memory_of
 from hardneg.search.embedding_store import Embeddings
 from hardneg.search.encoding import Encoding
 from hardneg.search.retrieve import StoredIndex, index_run
@@ -191,8 +194,41 @@ def test_the_same_index_twice_whatever_the_threads(world, indexes, tmp_path):
         for kind in OPTIONS:
             again = build_index(world[3], tmp_path / f"{kind}{threads}", kind, OPTIONS[kind])
             assert again.digest == indexes[kind].digest, kind
-    assert faiss.omp_get_max_threads() == 3  # as many as torch
     torch.set_num_threads(1)
+
+
+def test_faiss_works_on_torch_s_threads_and_keeps_those_of_the_caller(world, indexes, monkeypatch, tmp_path):
+    """Loaded before torch, it has a number of its own, which stands for that here."""
+    told, seen = [2], []
+    monkeypatch.setattr(faiss, "omp_get_max_threads", lambda: told[-1])
+    monkeypatch.setattr(faiss, "omp_set_num_threads", told.append)
+    monkeypatch.setattr(ann_building, "fill", lambda *given: seen.append(told[-1]) or fill(*given))
+    torch.set_num_threads(3)
+    try:
+        build_index(world[3], tmp_path / "index", "flat")
+        index = FaissIndex(tmp_path / "index")
+        vectors = index.vectors(np.arange(4))
+        index.search(vectors, 2, progress=lambda done, of: seen.append(told[-1]))
+    finally:
+        torch.set_num_threads(1)
+    assert seen == [3, 3]
+    assert told[-1] == 2
+
+
+def test_torch_keeps_its_threads_in_a_new_thread_that_uses_faiss():
+    """They share one OpenMP, if torch was loaded first, and it has a number for each thread."""
+
+    def work():
+        with threads_of_faiss():
+            pass
+        return torch.get_num_threads()
+
+    torch.set_num_threads(3)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(work).result() == 3
+    finally:
+        torch.set_num_threads(1)
 
 
 def test_options_by_the_size_of_the_corpus():

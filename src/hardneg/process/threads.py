@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,23 +93,41 @@ def _quota_of(folder: Path) -> float | None:
 
 
 def load_faiss() -> Any:
-    """Import faiss and give it as many threads as torch has.
-
-    It has an OpenMP of its own, which otherwise takes every core.
+    """Import faiss.
 
     Raises
     ------
     SettingsError : it is not installed.
     """
-    import torch
-
     try:
         import faiss
     except ImportError as fault:
         what = "this needs the package faiss-cpu"
         raise SettingsError("PACKAGE_MISSING", what, "pip install faiss-cpu") from fault
-    faiss.omp_set_num_threads(torch.get_num_threads())
     return faiss
+
+
+@contextlib.contextmanager
+def threads_of_faiss() -> Iterator[None]:
+    """Let faiss work in the block on as many threads as torch has; afterwards it has those of before.
+
+    Loaded before torch it has an OpenMP of its own, which otherwise takes every core; else it shares torch's. A
+    caller's program may use faiss, too, and OpenMP keeps a number for each thread that calls it.
+
+    Raises
+    ------
+    SettingsError : faiss is not installed.
+    """
+    import torch
+
+    faiss = load_faiss()
+    threads = torch.get_num_threads()  # first: this sets the number that a new thread has in torch's OpenMP
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(threads)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
 
 
 def pick_device(device: str | None = None) -> str:

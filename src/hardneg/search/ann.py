@@ -20,7 +20,7 @@ from torch import Tensor
 from hardneg.errors import ArtifactError, TrustError
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.process.progress import Tick, silent
-from hardneg.process.threads import load_faiss
+from hardneg.process.threads import load_faiss, threads_of_faiss
 from hardneg.records import Float32, Int64, Side
 from hardneg.search.retrieve import Index, dot_products
 from hardneg.search.runs import check_request
@@ -78,6 +78,7 @@ class FaissIndex:
         """See :class:`~hardneg.search.retrieve.Index`."""
         return {**self.manifest.facts, **self.manifest.inputs}
 
+    @threads_of_faiss()
     def search(self, queries: Tensor, k: int, *, progress: Tick = silent) -> tuple[Tensor, Tensor]:
         """See :class:`~hardneg.search.retrieve.Index`; the queries are rounded as the passages were.
 
@@ -98,6 +99,7 @@ class FaissIndex:
         progress(len(queries), len(queries))
         return torch.from_numpy(scores), torch.from_numpy(rows.astype(np.int32))
 
+    @threads_of_faiss()
     def vectors(self, rows: NDArray[np.integer]) -> Tensor:
         """See :class:`~hardneg.search.retrieve.Index`: as they are kept, or reconstructed from their codes."""
         return torch.from_numpy(self.index.reconstruct_batch(np.asarray(rows, np.int64)))

@@ -15,7 +15,7 @@ from hardneg.config import nearest
 from hardneg.errors import ArtifactError, Faults, HardnegError, InputError, SettingsError
 from hardneg.process.memory import require
 from hardneg.process.progress import track
-from hardneg.process.threads import load_faiss
+from hardneg.process.threads import load_faiss, threads_of_faiss
 from hardneg.records import Int64
 from hardneg.search.ann import FILE, KIND, Kind, set_effort
 from hardneg.search.embedding_store import Embeddings
@@ -40,6 +40,7 @@ DEPTHS = (10, 100)  # of recall
 TRAITS = ("similarity", "tokenizer")  # facts of the vectors that an index takes over, where there are any
 
 
+@threads_of_faiss()
 def build_index(
     embeddings: Embeddings,
     out: Path,
