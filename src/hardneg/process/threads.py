@@ -93,7 +93,7 @@ def _quota_of(folder: Path) -> float | None:
 
 
 def load_faiss() -> Any:
-    """Import faiss.
+    """Import faiss, which is an optional package.
 
     Raises
     ------
