@@ -404,9 +404,31 @@ def test_what_people_judged_negative_is_not_shared(tmp_path):
     data = amended(TrainingData(c, c.qrels("train").positives(), None, None), judged)
     rows = np.arange(3, dtype=np.int32)
     told = [answers_of(data, tmp_path)(np.full(3, row, np.int32), rows).tolist() for row in data.train.query_rows]
-    assert told == [[False, False, False], [True, False, True]]
+    assert told == [[False, False, True], [True, False, True]]
     mask = KnownPositives(data.known, c.text_keys, data).mask(data.train.query_rows, rows)
-    assert mask.tolist() == [[True, False, False], [True, True, True]]
+    assert mask.tolist() == [[True, False, True], [True, True, True]]
+
+
+def test_what_people_judged_relevant_is_relevant_to_all_queries_with_the_text(tmp_path):
+    c = Collection.from_lists(
+        {"a": "apple pie", "r": "apple cider", "r2": "apple  cider", "n": "apple cake", "m": "apple tart"},
+        {"q1": "apple", "q2": "apple", "q3": "stone"},
+        {"train": {"q1": ["a"], "q2": ["a"], "q3": ["n"]}},
+        to=tmp_path / "c",
+    )
+    judged = JudgedIds(tmp_path, {("q1", "r"): ("relevant", 2)}).known(c.query_ids, c.passage_ids)
+    data = amended(TrainingData(c, c.qrels("train").positives(), None, None), judged)
+    rows, known = np.arange(5, dtype=np.int32), KnownPositives(data.known, c.text_keys, data)
+    names = np.array(c.passage_ids.take(rows))
+    masked = known.mask(data.train.query_rows, rows)
+    assert [sorted(names[one]) for one in masked] == [["a", "r", "r2"], ["a", "r", "r2"], ["n"]]
+    assert data.train.query_rows.tolist() == [0, 1, 2]  # no positive to train on
+    judgements = tmp_path / "judgements.tsv"
+    judgements.write_text("query-id\tpassage-id\tlabel\nq1\tr\trelevant\n")
+    options = {"sources": ["bm25"], "count": 5, "cache": tmp_path / "cache", "judgements": judgements}
+    pool = hn.mine(c, None, tmp_path / "pool", **options)
+    mined = [sorted(c.passage_ids.take(np.array(one))) for one in rows_of(pool)]
+    assert mined[:2] == [["m", "n"], ["m", "n"]]
 
 
 def test_a_positive_of_an_equal_query_is_not_trained_on(tmp_path):

@@ -15,17 +15,17 @@ from hardneg.records import Int32, Int64, Positives, owners
 
 @dataclass(frozen=True)
 class EqualQueries:
-    """Tells which passages are positives of another query with the same text, or have the text of one.
+    """Tells which passages are relevant to another query with the same text, or have the text of such a one.
 
-    A positive is kept once for all queries of a text, so many equal queries take no more memory than others.
+    A relevant passage is kept once for all queries of a text, so many equal queries take no more memory than others.
 
     Attributes
     ----------
     query_rows : [m], ascending: the queries whose text others have, too.
     group : [m], the number of the text.
-    classes : [c], ascending: the keys of the texts of their positives.
-    shared : ascending: ``group * c + class`` of the positives of each text.
-    own : ascending: ``position * c + class`` of the positives of each query.
+    classes : [c], ascending: the keys of the texts of their relevant passages.
+    shared : ascending: ``group * c + class`` of the relevant passages of each text.
+    own : ascending: ``position * c + class`` of the relevant passages of each query.
     text_keys : [n_passages], equal for equal texts.
     """
 
@@ -37,7 +37,7 @@ class EqualQueries:
     text_keys: UInt64
 
     def __call__(self, query_rows: Int32, passage_rows: Int32) -> NDArray[np.bool_]:
-        """Whether each passage [n] is one of these for its query [n], and has not the text of its own positive."""
+        """Whether each passage [n] is one of these for its query [n], and has not the text of its own."""
         found = np.zeros(len(query_rows), bool)
         place = np.minimum(np.searchsorted(self.query_rows, query_rows), len(self.query_rows) - 1)
         asked = np.flatnonzero(self.query_rows[place] == query_rows)
@@ -56,12 +56,17 @@ def among(table: Int64, values: Int64) -> NDArray[np.bool_]:
     return table[np.minimum(np.searchsorted(table, values), len(table) - 1)] == values
 
 
-def equal_queries(positives: Positives, texts: Sequence[str], text_keys: UInt64) -> EqualQueries | None:
-    """The queries of ``positives`` [Q] that share a text of ``texts`` [Q]; None if all have the same positives."""
+def equal_queries(known: Positives, texts: Sequence[str], text_keys: UInt64) -> EqualQueries | None:
+    """The queries of ``known`` [Q] that share a text of ``texts`` [Q]; None if all have the same passages.
+
+    Parameters
+    ----------
+    known : the positives of each query, and what people judged relevant to it.
+    """
     _, group, counts = np.unique(hash_texts(texts), return_inverse=True, return_counts=True)
     members = np.flatnonzero(counts[group] > 1)
-    members = members[np.argsort(positives.query_rows[members], kind="stable")]
-    some = positives.select(members)
+    members = members[np.argsort(known.query_rows[members], kind="stable")]
+    some = known.select(members)
     if not len(some.passage_rows):
         return None
     owner = owners(some.offsets)

@@ -188,15 +188,16 @@ class TrainingData:
 
     @cached_property
     def equal_queries(self) -> EqualQueries | None:
-        """The training queries that have the text of others with other positives; None: there are none."""
-        train = (self.before or self).train
-        texts = self.collection.query_texts.take(train.query_rows)
-        return equal_queries(train, texts, self.collection.text_keys)
+        """The training queries that have the text of others with other relevant passages; None: there are none."""
+        before = (self.before or self).train
+        known = before if self.judgements is None else self.judgements.with_relevant(before)
+        texts = self.collection.query_texts.take(known.query_rows)
+        return equal_queries(known, texts, self.collection.text_keys)
 
     def of_equal_query(self, query_rows: Int32, passage_rows: Int32) -> NDArray[np.bool_]:
-        """Whether each passage [n] is a positive of another training query that has the text of its query [n].
+        """Whether each passage [n] is relevant to another training query that has the text of its query [n].
 
-        What people judged negative for the query is none.
+        Positives are, and what people judged relevant; what they judged negative for the query itself is not.
         """
         if self.equal_queries is None:
             return np.zeros(len(query_rows), bool)

@@ -36,7 +36,7 @@ class Relevance:
         return self.taught(query_rows, passage_rows) | self.no_negative(query_rows, passage_rows)
 
     def no_negative(self, query_rows: Int32, passage_rows: Int32) -> NDArray[np.bool_]:
-        """Whether it is the query itself or a positive of an equal query, so that no list needs the passage."""
+        """Whether it is the query itself or relevant to an equal query, so that no list needs the passage."""
         return self.data.no_negative(query_rows, passage_rows)
 
     def relevant(self, query_rows: Int32, passage_rows: Int32) -> NDArray[np.bool_]:
@@ -59,9 +59,10 @@ def answers_of(data: TrainingData, cache: Path) -> Contains | None:
     """The function that tells whether a passage is relevant although the collection's qrels do not say so.
 
     A passage is relevant if people judged it relevant, or a passage with the same text. It is also relevant,
-    unless people judged it negative, if it is a positive of another query with the same text, and with labels by
-    answers if it contains an answer. No negative either is a passage that is its query itself. The result is None
-    if labels are by qrels, people judged nothing, no two queries have the same text, and none is a passage.
+    unless people judged it negative, if it is a positive of another query with the same text or was judged
+    relevant to that, and with labels by answers if it contains an answer. No negative either is a passage that is
+    its query itself. The result is None if labels are by qrels, people judged nothing, no two queries have the same
+    text, and none is a passage.
     """
     by_answers = data.by_answers
     book = AnswerCache(data.collection, cache, data.labels.answer_mode).contains if by_answers else None
