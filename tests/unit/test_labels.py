@@ -235,6 +235,25 @@ def test_what_people_labelled_relevant_is_never_a_positive_to_train_on(labels, t
     assert answers_of(after, tmp_path / "cache")(data.train.query_rows[[query]], row).all()  # and no negative
 
 
+def test_a_copy_of_what_people_labelled_relevant_is_no_positive_to_train_on_either(tmp_path):
+    c = Collection.from_lists(
+        {"p1": "which one: the answer", "p2": "which one:  the answer", "p3": "another text", "p4": "which two"},
+        {"q1": "which one"},
+        {"train": {"q1": []}},
+        answers={"q1": ["answer"]},
+        to=tmp_path / "c",
+    )
+    data = labelled(TrainingData(c, c.qrels("train").positives(), None, None), {"labels": "answers"})
+    corpus = Corpus(c, tmp_path / "cache")
+    found = current_positives(corpus, data, 4, answers_of(data, tmp_path / "cache"))
+    assert c.passage_ids.take(found.of(0)) in (["p1"], ["p2"])
+    for label, expected in (("relevant", []), ("positive", ["p1"])):
+        judged = JudgedIds(tmp_path / "j.tsv", {("q1", "p1"): (label, 2)}).known(c.query_ids, c.passage_ids)
+        after = amended(data, judged)
+        found = current_positives(corpus, after, 4, answers_of(after, tmp_path / "cache"))
+        assert c.passage_ids.take(found.of(0)) == expected
+
+
 def test_what_people_labelled_positive_is_trained_on_also_without_the_judgements_of_the_data(collection, tmp_path):
     data = data_of(collection, use_positive_ctxs=False)
     query, passage = data.collection.query_ids[int(data.train.query_rows[2])], data.collection.passage_ids[6]

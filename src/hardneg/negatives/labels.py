@@ -74,29 +74,39 @@ def answers_of(data: TrainingData, cache: Path) -> Contains | None:
 def current_positives(
     searcher: Searcher | Corpus, data: TrainingData, depth: int, contains: Contains | None
 ) -> Positives:
-    """The positives of all training queries, as this model sees them.
+    """The positives of all training queries, as this model sees them (:func:`positives_by`).
 
-    A query without a judged positive gets the highest-ranked passage that contains an answer, among the first
-    ``depth`` hits of its run. If there is no such passage, it has no positive. A passage that people labelled
-    ``relevant`` is not taken, as it is no positive to train on. Without a model, BM25 ranks (Karpukhin et al.,
-    2020, Section 4.1).
+    Without a model, BM25 ranks (Karpukhin et al., 2020, Section 4.1).
     """
-    judged, judgements = data.train, data.judgements
+    judged = data.train
     if contains is None or (spans(judged.offsets) > 0).all():
         return judged
-
-    taught = contains.taught if isinstance(contains, Relevance) else contains
-
-    def may_teach(query_rows: Int32, passage_rows: Int32) -> NDArray[np.bool_]:
-        found = taught(query_rows, passage_rows)
-        return found if judgements is None else found & ~judgements.are(query_rows, passage_rows, "relevant")
-
     k = training_depth(data.collection, judged, depth)
     if isinstance(searcher, Corpus):
         run = bm25_run(data.collection, judged.query_rows, k, searcher.cache)
     else:
         run = searcher.search("query", judged.query_rows, k, as_trained=True)
-    return with_answers(run, judged, may_teach, depth)
+    return positives_by(run, data, depth, contains)
+
+
+def positives_by(run: Run, data: TrainingData, depth: int, contains: Contains) -> Positives:
+    """The positives of all training queries, as the model or BM25 sees them that made ``run``, which has them all.
+
+    A query without a judged positive gets the highest-ranked passage that contains an answer, among its first
+    ``depth`` hits. If there is no such passage, it has no positive. A passage that people labelled ``relevant``
+    is not taken, nor a copy of it, as it is no positive to train on.
+    """
+    taught = contains.taught if isinstance(contains, Relevance) else contains
+    judgements, text_keys = data.judgements, data.collection.text_keys
+
+    def may_teach(query_rows: Int32, passage_rows: Int32) -> NDArray[np.bool_]:
+        found = taught(query_rows, passage_rows)
+        # What is labelled positive stands in ``train``: its query is not asked for.
+        return (
+            found if judgements is None else found & ~judgements.are_relevant(query_rows, passage_rows, text_keys)
+        )
+
+    return with_answers(run, data.train, may_teach, depth)
 
 
 def with_answers(run: Run, judged: Positives, contains: Contains, depth: int) -> Positives:
