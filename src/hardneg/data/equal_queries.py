@@ -17,7 +17,8 @@ from hardneg.records import Int32, Int64, Positives, owners
 class EqualQueries:
     """Tells which passages are relevant to another query with the same text, or have the text of such a one.
 
-    A relevant passage is kept once for all queries of a text, so many equal queries take no more memory than others.
+    A relevant passage is kept once for all queries of a text, so many equal queries take no more memory than
+    others.
 
     Attributes
     ----------

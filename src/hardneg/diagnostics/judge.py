@@ -15,7 +15,7 @@ from hardneg.data.training_data import TrainingData
 from hardneg.evaluation.answers import check_answers, evaluate_with_answers
 from hardneg.evaluation.measures import Evaluation, Measure
 from hardneg.negatives.candidates import Contains
-from hardneg.negatives.labels import answers_of, relevant
+from hardneg.negatives.labels import DEPTH, answers_of, relevant
 from hardneg.records import Int32, Positives, Run, distinct
 from hardneg.search.bm25 import bm25_run
 
@@ -114,6 +114,6 @@ class Judge:
         """The run of training queries without the hits that are their query itself."""
         return without_own(run, self.data.train, self.data.collection)
 
-    def relevant(self, run: Run) -> Positives:
-        """The passages that count as relevant in a run of all training queries."""
-        return relevant(run, self.data, self.contains)
+    def relevant(self, run: Run, depth: int | None = DEPTH) -> Positives:
+        """The passages that count as relevant in the first ``depth`` hits of training queries; None: in all."""
+        return relevant(run, self.data, self.contains, depth)

@@ -138,16 +138,17 @@ def with_pool_positives(data: TrainingData, pool: NegativePool) -> TrainingData:
     return replace(data, all_train=pool.positives, labels=BY_QRELS, before=data.before or data)
 
 
-def relevant(run: Run, data: TrainingData, contains: Contains | None) -> Positives:
+def relevant(run: Run, data: TrainingData, contains: Contains | None, depth: int | None = DEPTH) -> Positives:
     """The passages that count as relevant in a run of all training queries: positives, and hits with an answer.
 
-    Each counts once, also a positive that contains an answer.
+    Each counts once, also a positive that contains an answer. Answers are looked for in the first ``depth`` hits
+    of each query; None: in all of them.
     """
     judged = data.train
     if contains is None:
         return judged
     counts = contains.relevant if isinstance(contains, Relevance) else contains
-    best = run.cut(DEPTH)
+    best = run if depth is None else run.cut(depth)
     owner = owners(best.offsets)
     found = np.flatnonzero(
         counts(best.query_rows[owner], best.passage_rows) & ~is_known(judged, owner, best.passage_rows)

@@ -113,8 +113,8 @@ def training_hits(opened: Opened) -> dict[str, JudgedHits]:
     if "training hits" not in opened.kept:
         judge = judge_of(opened)
         runs = {state.name: opened.run(state, "query") for state in opened.trained_states}
-        opened.kept["training hits"] = {
-            name: relevant_hits(judge.hits(run), judge.relevant(run))
+        opened.kept["training hits"] = {  # of whole lists, as an error counts at any place of them
+            name: relevant_hits(judge.hits(run), judge.relevant(run, None))
             for name, run in runs.items()
             if run is not None
         }
