@@ -27,7 +27,7 @@ from hardneg.negatives.external_lists import (
     sequence_hashes,
     with_first,
 )
-from hardneg.negatives.imported_pool import within_bounds
+from hardneg.negatives.imported_pool import within_bounds, without_copies
 from hardneg.negatives.pool import SOURCES, check_pool
 from hardneg.negatives.scores import StoredScores
 from hardneg.records import Positives
@@ -269,6 +269,29 @@ def test_bounds_hold_for_a_pool_from_a_file(world, tmp_path):
     options = {"sources": ["bm25", "file"], "filters": hn.Filters(rank_to=2)}  # a bound for BM25
     beside = hn.mine(world[0], None, tmp_path / "beside", file=tmp_path / "drawn", **options)
     assert np.count_nonzero(beside.sources == SOURCES.index("file")) == 4
+
+
+def test_of_passages_with_one_text_in_a_pool_or_list_the_first_stays(world, tmp_path, caplog):
+    lists = {"q1": ["f", "e", "c"], "q2": ["c", "b", "a", "e"]}
+    records = [{"query_id": query, "negative_document_ids": found} for query, found in lists.items()]
+    with caplog.at_level("INFO", "hardneg"):
+        pool, found = mined(world, tmp_path, written(tmp_path, records, "l.jsonl"), model=None)
+    assert found == {"q1": ["f", "e"], "q2": ["c", "b", "a"]}
+    assert pool.copies == {"file": 2}
+    assert "file: 2 candidates are left out, because a better one of their query has the same text" in caplog.text
+
+
+def test_a_passage_that_stands_twice_in_a_pool_is_no_copy_nor_is_one_of_another_source():
+    bm25, query = SOURCES.index("bm25"), SOURCES.index("query")
+    copies = np.array([-1, -1, 2, -1, 2], np.int32)
+    pool = replace(
+        pool_of([[2, 4, 2, 1, 1, 4], [4, 2]]), sources=np.array([query] * 5 + [bm25] + [query] * 2, np.uint8)
+    )
+    found = without_copies(pool, copies)
+    assert [found.passage_rows.tolist(), found.offsets.tolist()] == [[2, 2, 1, 1, 4, 4], [0, 5, 6]]
+    assert found.copies == {"file": 2}
+    assert without_copies(pool, None) is pool
+    assert without_copies(found, copies) is found
 
 
 def test_bounds_on_scores_of_a_pool_compare_those_of_one_source():

@@ -14,7 +14,7 @@ from hardneg.negatives.candidates import ALL, Contains, Filters, check_scores, w
 from hardneg.negatives.groups import usable
 from hardneg.negatives.pool import SOURCES, NegativePool
 from hardneg.negatives.sources import Keep, draw_entries, log_shortfall, sample_source
-from hardneg.records import Positives, Run, owners, spans
+from hardneg.records import Int32, Positives, Run, owners, spans
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +68,8 @@ def from_file(
     """Draw the negatives of the source ``file`` from a run or a pool that the user gave, without positives.
 
     A run is treated as the run of a search: ``depth`` and ``filters`` apply. To a pool only
-    ``filters`` apply, by the ranks and scores that it stores. Then ``keep`` says which candidates stay. With
-    ``count``, so many are drawn for each query.
+    ``filters`` apply, by the ranks and scores that it stores, after :func:`without_copies`. Then ``keep`` says
+    which candidates stay. With ``count``, so many are drawn for each query.
 
     Raises
     ------
@@ -91,8 +91,8 @@ def from_file(
             keep=keep,
             copies=collection.copies,
         )
-    ours = without_answers(import_pool(given, positives, episode, collection.text_keys), contains)
-    ours = within_bounds(ours, filters)
+    ours = without_copies(import_pool(given, positives, episode, collection.text_keys), collection.copies)
+    ours = within_bounds(without_answers(ours, contains), filters)
     n = len(ours.passage_rows)
     ours = replace(
         ours,
@@ -105,6 +105,32 @@ def from_file(
         ours = draw_entries(ours, count, seed=seed)
         log_shortfall("file", ours, count)
     return ours
+
+
+def without_copies(pool: NegativePool, copies: Int32 | None) -> NegativePool:
+    """The entries of a pool from a file without passages whose text an earlier passage of their list has.
+
+    A list has the entries of a query from one of the pool's own sources. A passage that stands in it twice stays
+    so, as entries are weighed by their number.
+
+    Parameters
+    ----------
+    copies : [n_passages] the first passage with the same text, -1 where there is no other; None: all texts differ.
+    """
+    if copies is None:
+        return pool
+    text = copies[pool.passage_rows]
+    at = np.flatnonzero(text >= 0)
+    owner = np.searchsorted(pool.offsets, at, side="right") - 1
+    lists = owner * len(SOURCES) + pool.sources[at]
+    _, first, which = np.unique(lists << 31 | text[at], return_index=True, return_inverse=True)
+    keep = np.ones(len(text), bool)
+    keep[at] = pool.passage_rows[at] == pool.passage_rows[at[first]][which]
+    again = len(keep) - int(np.count_nonzero(keep))
+    if not again:
+        return pool
+    log.info("file: %d candidates are left out, because a better one of their query has the same text", again)
+    return replace(pool.keep(keep), copies={"file": again})
 
 
 def within_bounds(pool: NegativePool, filters: Filters) -> NegativePool:
