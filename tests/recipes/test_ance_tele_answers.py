@@ -419,6 +419,28 @@ def test_the_report_shows_no_positive_of_another_query(qa, tmp_path):
     assert None in shown.values()
 
 
+def test_what_people_judged_relevant_is_masked_where_known_positives_are_not(qa, train, tmp_path, monkeypatch):
+    masks = []
+
+    def recorded(batch, known, *, in_batch):
+        masks.append((batch, masked_columns(batch, known, in_batch=in_batch)))
+        return masks[-1][1]
+
+    monkeypatch.setattr(objectives, "masked_columns", recorded)
+    some = train.select(np.flatnonzero(np.diff(train.offsets)))
+    query, others = some.query_rows[0], some.passage_rows[some.offsets[1] :: 2]
+    name = qa.collection.query_ids[int(query)]
+    lines = [f"{name}\t{qa.collection.passage_ids[int(row)]}\trelevant\n" for row in np.unique(others)]
+    (tmp_path / "judged.tsv").write_text("query-id\tpassage-id\tlabel\n" + "".join(lines))
+    values = {"mixtures": ["in_batch"], "steps": [3], "queries_per_step": 20, "mask_known_positives": False}
+    judged = {"judgements": tmp_path / "judged.tsv", "measures": "RR@10", "examine": "judged"}
+    hn.train_warmup(qa.collection, qa.model, tmp_path / "exp", device="cpu", **values, **judged)
+    assert any(mask.any() for _, mask in masks)
+    for batch, mask in masks:
+        relevant = (batch.query_rows == query)[:, None] & np.isin(batch.passage_rows.ravel(), others)[None, :]
+        assert mask.tolist() == relevant.tolist()
+
+
 def test_no_positive_of_the_version_in_force_is_an_in_batch_negative_of_ance(qa, train, tmp_path, monkeypatch):
     masks = []
 

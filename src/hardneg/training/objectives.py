@@ -31,7 +31,7 @@ from hardneg.models.packing import upload
 from hardneg.models.tokenizing import token_store
 from hardneg.process.hardware import Precision
 from hardneg.records import Float32, Int32
-from hardneg.training.batches import Bool, GroupBatch, KnownPositives, group_scores, masked_columns, source_columns
+from hardneg.training.batches import Bool, GroupBatch, group_scores, masked_columns, no_negatives, source_columns
 from hardneg.training.gradient_norms import source_norms
 from hardneg.training.loop import Objective, StepOutput
 
@@ -66,7 +66,7 @@ def group_objective(
     precision : of the transformers' matrix products.
     cache_tokens : tokens of a chunk of the gradient cache; None: no gradient cache.
     mask_known_positives : True: a known positive of a query is never its negative. False: it may be one, as in the
-        published code.
+        published code, unless people judged it relevant.
     passage_length : tokens of a passage in steps, at most; None: as many as in search.
     mask : batch -> mask [b, b * (1 + N)] of further columns that are no negatives, such as a
         :class:`~hardneg.training.guide_mask.GuideMask`.
@@ -77,7 +77,7 @@ def group_objective(
     """
     queries = token_store(encoder, data.collection, cache, "query")
     passages = token_store(encoder, data.collection, cache, "passage", most=passage_length)
-    known = KnownPositives(data.known, data.collection.text_keys, data) if mask_known_positives else None
+    known = no_negatives(data, masked=mask_known_positives)
 
     def objective(batch: GroupBatch) -> StepOutput:
         scores = group_scores(encoder, batch, queries, passages, precision, cache_tokens=cache_tokens)

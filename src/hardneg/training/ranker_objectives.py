@@ -25,7 +25,7 @@ from hardneg.models.tokenizing import pair_store, token_store
 from hardneg.negatives.pool import SOURCES
 from hardneg.process.hardware import Precision
 from hardneg.records import Int64, Side, TokenBatch
-from hardneg.training.batches import Bool, GroupBatch, KnownPositives, best_chunks, group_scores
+from hardneg.training.batches import Bool, GroupBatch, KnownPositives, best_chunks, group_scores, no_negatives
 from hardneg.training.counted_tokens import counted
 from hardneg.training.gradient_cache import cached
 from hardneg.training.gradient_norms import source_norms
@@ -62,14 +62,15 @@ def ranker_objective(
     cache : the folder of the token stores.
     precision : of the transformer's matrix products.
     cache_tokens : tokens of a chunk of the gradient cache; None: no gradient cache.
-    mask_known_positives : True: a known positive of a query, or a copy of its text, is never its negative.
+    mask_known_positives : True: a known positive of a query, or a copy of its text, is never its negative. False:
+        only what people judged relevant is none.
 
     Raises
     ------
     SettingsError : a query may leave no room for its passage in a pair.
     """
     pairs = pair_store(ranker.tower, ranker.template, data.collection, cache)
-    known = KnownPositives(data.known, data.collection.text_keys, data) if mask_known_positives else None
+    known = no_negatives(data, masked=mask_known_positives)
 
     def objective(batch: GroupBatch) -> StepOutput:
         scores = ranker_scores(ranker, batch, pairs, precision, cache_tokens=cache_tokens)
@@ -118,7 +119,7 @@ def adversarial_objective(
     queries = token_store(encoder, data.collection, cache, "query")
     passages = token_store(encoder, data.collection, cache, "passage", most=passage_length)
     pairs = pair_store(ranker.tower, ranker.template, data.collection, cache)
-    known = KnownPositives(data.known, data.collection.text_keys, data) if mask_known_positives else None
+    known = no_negatives(data, masked=mask_known_positives)
 
     def objective(batch: GroupBatch) -> StepOutput:
         wanted = frozen_scores(ranker, batch, pairs, precision, budget=budget)

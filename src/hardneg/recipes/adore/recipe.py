@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor
 
 from hardneg.data.tokens import TokenStore
-from hardneg.data.training_data import NO_ROWS, TrainingData
+from hardneg.data.training_data import TrainingData
 from hardneg.errors import Faults, HardnegError, SettingsError
 from hardneg.experiment.names import UNTRAINED
 from hardneg.experiment.snapshot import Snapshot, State
@@ -39,7 +39,7 @@ from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import Side, TokenBatch
 from hardneg.search.ann_building import DEFAULTS, choose, code_bytes
 from hardneg.search.retrieve import Index
-from hardneg.training.batches import KnownPositives
+from hardneg.training.batches import no_negatives
 from hardneg.training.counted_tokens import counted
 from hardneg.training.loop import Objective, StepOutput
 from hardneg.training.sharing import shared
@@ -198,18 +198,6 @@ def train(training: TrainingRun[Adore], state: Snapshot, index: Index) -> BiEnco
             fixed.follow(stage.made)
         stage.advance(until)
     return load_encoder(str(stage.model), device=encoder.device)
-
-
-def no_negatives(data: TrainingData, *, masked: bool) -> KnownPositives | None:
-    """Finds the passages that are no negatives, besides D+: those with its texts, and :meth:`TrainingData.spared`.
-
-    If they are not ``masked``, only the latter are found; None: nothing is.
-    """
-    if masked:
-        return KnownPositives(data.known, data.collection.text_keys, data)
-    train = data.train
-    spared = data.spared(replace(train, offsets=np.zeros_like(train.offsets), passage_rows=NO_ROWS))
-    return KnownPositives(spared, data.collection.text_keys) if len(spared.passage_rows) else None
 
 
 def stage_of(

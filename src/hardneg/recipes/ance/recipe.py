@@ -295,7 +295,7 @@ def stage_of(training: TrainingRun[Ance], encoder: BiEncoder, wait: Wait) -> Mea
             seed=settings.seed,
             rotate=settings.positives == "rotate",
             micro_queries=settings.micro_queries,
-            varying=data.labels.labels == "answers",
+            varying=data.by_answers and settings.mask_known_positives,
         ),
         schedule_of(settings, len(data.train), pool.first_step),
         models={training.last_model: settings.episode_of(len(data.train)).steps},
