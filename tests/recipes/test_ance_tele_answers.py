@@ -19,12 +19,17 @@ from hardneg.errors import Faults
 from hardneg.evaluation.matching import contains
 from hardneg.experiment.folder import Experiment
 from hardneg.models.loading import load_encoder
+from hardneg.negatives.candidates import candidates
+from hardneg.negatives.labels import answers_of, with_answers
+from hardneg.negatives.pool import SOURCES, matches
 from hardneg.recipes import ance_tele
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import Positives
 from hardneg.report.explorer import explorer_data
 from hardneg.report.facts_queries import best_table, breakdown_table, change_of
+from hardneg.report.facts_time import retrieved_share
 from hardneg.report.lists import mined_lists
+from hardneg.search.runs import load_run
 from hardneg.training import objectives
 from hardneg.training.batches import masked_columns
 from worlds.qa_world import PASSAGES, TRAIN, qa_collection
@@ -400,6 +405,30 @@ def test_no_candidate_and_no_irrelevant_hit_of_the_report_holds_an_answer(whole,
         rows = [passage_rows[shown["passages"][place][0]] for place, *_ in one["negatives"]]
         assert rows
         assert not any(answered(qa.collection, query_rows[one["id"]], row) for row in rows)
+
+
+@pytest.mark.parametrize("name", ["query", "lookahead"])
+def test_lists_of_the_report_are_the_candidates_that_mining_drew_from(whole, qa, tmp_path, name):
+    """The positive that the run of an episode found, and copies of it, do not count for the depth."""
+    opened, found = opened_at(whole.path), {}
+    data, depth = opened.data_here, QA["depth"]
+    given = {"text_keys": qa.collection.text_keys, "copies": qa.collection.copies, "depth": depth}
+    given["contains"] = answers_of(data, tmp_path / "cache")
+    for episode, place in enumerate(list(STATES.values())[:EPISODES], 1):
+        runs = {kind: load_run(whole.path / place / kind) for kind in {"query", name}}
+        positives = with_answers(runs["query"], data.train, given["contains"], depth)
+        found[f"episode {episode}"] = candidates(runs[name], positives, source=name, episode=episode, **given)
+    lists = mined_lists(opened, name)
+    assert list(lists) == list(found)
+    for episode, expected in found.items():
+        rows, _ = matches(expected.query_rows, lists[episode].query_rows)
+        assert lists[episode].passage_rows.tolist() == expected.select(rows).passage_rows.tolist()
+        if name == "query":
+            assert len(rows) == len(data.train)
+            pool, state = opened.pools[episode], opened.trained_states[int(episode[-1]) - 1]
+            mined_here = pool.keep(pool.episodes == pool.episode)
+            mined_here = mined_here.keep(mined_here.sources == SOURCES.index("query"))
+            assert retrieved_share(opened, mined_here, state) == 1.0
 
 
 def test_the_report_shows_no_positive_of_another_query(qa, tmp_path):

@@ -86,15 +86,19 @@ def current_positives(
         run = bm25_run(data.collection, judged.query_rows, k, searcher.cache)
     else:
         run = searcher.search("query", judged.query_rows, k, as_trained=True)
-    return positives_by(run, data, depth, contains)
+    return positives_by(run, judged, data, depth, contains)
 
 
-def positives_by(run: Run, data: TrainingData, depth: int, contains: Contains) -> Positives:
-    """The positives of all training queries, as the model or BM25 sees them that made ``run``, which has them all.
+def positives_by(run: Run, judged: Positives, data: TrainingData, depth: int, contains: Contains) -> Positives:
+    """The positives of training queries, as the model or BM25 sees them that made this run of the queries.
 
     A query without a judged positive gets the highest-ranked passage that contains an answer, among its first
     ``depth`` hits. If there is no such passage, it has no positive. A passage that people labelled ``relevant``
     is not taken, nor a copy of it, as it is no positive to train on.
+
+    Parameters
+    ----------
+    judged : the queries of ``run``, in the same order, with their judged positives.
     """
     taught = contains.taught if isinstance(contains, Relevance) else contains
     judgements, text_keys = data.judgements, data.collection.text_keys
@@ -106,7 +110,7 @@ def positives_by(run: Run, data: TrainingData, depth: int, contains: Contains) -
             found if judgements is None else found & ~judgements.are_relevant(query_rows, passage_rows, text_keys)
         )
 
-    return with_answers(run, data.train, may_teach, depth)
+    return with_answers(run, judged, may_teach, depth)
 
 
 def with_answers(run: Run, judged: Positives, contains: Contains, depth: int) -> Positives:

@@ -17,7 +17,7 @@ from hardneg.experiment.states import StateRecord
 from hardneg.negatives.pool import NegativePool, matches
 from hardneg.records import owners, spans
 from hardneg.report.facts_results import begins_of, placed, starting_state, step_of
-from hardneg.report.lists import without_positives
+from hardneg.report.lists import part_of, without_positives
 from hardneg.report.measured import training_hits
 from hardneg.report.opened import Opened, name_of_pool
 from hardneg.report.table import NotMeant, NotRecorded, Table
@@ -135,7 +135,7 @@ def retrieved_share(opened: Opened, pool: NegativePool, state: StateRecord) -> f
     if run is None or not len(some):
         return float("nan")
     part = pool.select(matches(pool.query_rows, some)[0])
-    found = np.isin(keys_of(part), keys_of(without_positives(opened, run, some)))
+    found = np.isin(keys_of(part), keys_of(without_positives(opened, part_of(run, some), some)))
     hits = np.bincount(owners(part.offsets)[found], minlength=len(part))
     return float((hits / spans(part.offsets)).mean())
 

@@ -12,7 +12,7 @@ from hardneg.experiment.layout import Layout, run_of, version_in
 from hardneg.experiment.names import BM25, FINAL, LAST, shown
 from hardneg.experiment.states import StateRecord
 from hardneg.negatives.candidates import copies_of_earlier, is_known
-from hardneg.negatives.labels import answers_of
+from hardneg.negatives.labels import answers_of, positives_by
 from hardneg.negatives.pool import NegativePool, kept_offsets, matches
 from hardneg.records import Int32, Int64, Positives, Run, offsets_of, owners, spans, take_spans
 from hardneg.report.opened import Opened, name_of_pool
@@ -73,9 +73,11 @@ def mined_lists(opened: Opened, name: str = "query") -> dict[str, RowLists]:
         raise NotMeant("A ranker was trained, which mines nothing.")
     key = f"lists of {name}"
     if key not in opened.kept:
-        runs = {episode: mined_run(opened, state, name) for episode, state in mined(opened)}
+        runs = {episode: (state, mined_run(opened, state, name)) for episode, state in mined(opened)}
         opened.kept[key] = {
-            episode: without_positives(opened, run) for episode, run in runs.items() if run is not None
+            episode: without_positives(opened, run, positives=positives_of(opened, opened.run(state, "query")))
+            for episode, (state, run) in runs.items()
+            if run is not None
         }
     found: dict[str, RowLists] = opened.kept[key]
     if not found:
@@ -109,7 +111,24 @@ def rows_of_pool(pool: NegativePool) -> RowLists:
     return RowLists(pool.query_rows, pool.offsets, pool.passage_rows)
 
 
-def without_positives(opened: Opened, run: Run, query_rows: Int32 | None = None) -> RowLists:
+def positives_of(opened: Opened, run: Run | None) -> Positives:
+    """The positives of the training queries of a run, as mining with it found them; None: the judged ones."""
+    data = opened.data_here
+    judged, contains = data.train, answers_of(data, opened.cache)
+    if run is None or contains is None or not data.by_answers:
+        return judged
+    judged = judged.select(matches(judged.query_rows, run.query_rows)[0])
+    return positives_by(part_of(run, judged.query_rows), judged, data, depth_of(opened), contains)
+
+
+def depth_of(opened: Opened) -> int:
+    """How far down training queries were mined."""
+    return int(opened.settings.get("result_settings", {}).get("depth") or DEPTH)
+
+
+def without_positives(
+    opened: Opened, run: Run, query_rows: Int32 | None = None, *, positives: Positives | None = None
+) -> RowLists:
     """A run as mining cuts it: without the positives of its queries, and then at mining depth.
 
     What has the text of a positive counts as one, and so do positives of equal queries. Of hits with one text,
@@ -119,10 +138,10 @@ def without_positives(opened: Opened, run: Run, query_rows: Int32 | None = None)
     Parameters
     ----------
     query_rows : the training queries whose lists are kept; None: all.
+    positives : those that mining found (:func:`positives_of`); None: found in this run, which is of the queries.
     """
-    data = opened.data_here
-    depth = int(opened.settings.get("result_settings", {}).get("depth") or DEPTH)
-    positives = data.train
+    data, depth = opened.data_here, depth_of(opened)
+    positives = positives_of(opened, run) if positives is None else positives
     if query_rows is not None:
         positives = positives.select(matches(positives.query_rows, query_rows)[0])
     if not np.array_equal(run.query_rows, positives.query_rows):
