@@ -29,6 +29,7 @@ from hardneg.report.explorer import explorer_data
 from hardneg.report.facts_queries import best_table, breakdown_table, change_of
 from hardneg.report.facts_time import retrieved_share
 from hardneg.report.lists import mined_lists
+from hardneg.report.measured import training_ranks
 from hardneg.search.runs import load_run
 from hardneg.training import objectives
 from hardneg.training.batches import masked_columns
@@ -429,6 +430,23 @@ def test_lists_of_the_report_are_the_candidates_that_mining_drew_from(whole, qa,
             mined_here = pool.keep(pool.episodes == pool.episode)
             mined_here = mined_here.keep(mined_here.sources == SOURCES.index("query"))
             assert retrieved_share(opened, mined_here, state) == 1.0
+
+
+def test_the_explorer_knows_the_positives_and_ranks_of_questions_that_nobody_judged(whole, qa, train):
+    opened = opened_at(whole.path)
+    rows, ranks = training_ranks(opened)
+    shown = explorer_data(opened)
+    queries = {one["id"]: one for one in shown["queries"] if one["split"] == "train"}
+    last, unjudged = pool_positives(whole.path / f"episodes/{EPISODES}/negatives"), 0
+    assert len(queries) == len(rows)
+    for i, row in enumerate(rows.tolist()):
+        one = queries[qa.collection.query_ids[row]]
+        assert [rank and 1 / rank for rank in one["moves"]] == pytest.approx([ranks[name][i] for name in ranks])
+        judged = train.of(int(np.flatnonzero(train.query_rows == row)[0])).tolist()
+        names = [shown["passages"][place][0] for place, _ in one["positives"]]
+        assert names == qa.collection.passage_ids.take(np.array(judged or last.get(row, []), np.int32))
+        unjudged += not judged and bool(names) and any(one["moves"])
+    assert unjudged
 
 
 def test_the_report_shows_no_positive_of_another_query(qa, tmp_path):

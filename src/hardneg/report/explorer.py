@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from hardneg import keyed_random
+from hardneg.evaluation.measures import first_rank
 from hardneg.experiment.names import FINAL, shown
 from hardneg.negatives.facts import entries_of
 from hardneg.negatives.labels import answers_of
 from hardneg.negatives.pool import NegativePool
 from hardneg.records import Positives, Run
 from hardneg.report.facts_queries import change_of, moved_of
-from hardneg.report.measured import training_ranks
+from hardneg.report.measured import training_hits, training_ranks
 from hardneg.report.opened import Opened
 from hardneg.report.table import NotRecorded
 
@@ -70,9 +71,9 @@ def explorer_data(opened: Opened, suspected: Sequence[int] = ()) -> dict[str, An
     Returns
     -------
     ``states``: names by split; ``counted``: what a negative's ``episode`` counts; ``passages``: id, title and text
-    of each; ``queries``: ``id``, ``text``, ``split``, ``tags``, ``moves`` (the rank of the best positive by state,
-    0: not found), ``positives`` and ``negatives``. A positive is a list of its place among ``passages`` and its
-    ranks by state; a negative also has its source, episode, rank and score when it was mined.
+    of each; ``queries``: ``id``, ``text``, ``split``, ``tags``, ``moves`` (the rank of the best relevant hit by
+    state, 0: not found), ``positives`` and ``negatives``. A positive is a list of its place among ``passages`` and
+    its ranks by state; a negative also has its source, episode, rank and score when it was mined.
 
     Raises
     ------
@@ -177,13 +178,13 @@ class _Maker:
 
     def __init__(self, opened: Opened, chosen: Chosen, runs: Mapping[str, Run], passages: Passages) -> None:
         self.opened, self.chosen, self.runs, self.passages = opened, chosen, runs, passages
-        data = opened.data_here
-        self.positives: Positives = (
-            data.train if chosen.split == "train" else data.judged[chosen.split].positives()
-        )
+        data, trains = opened.data_here, chosen.split == "train"
+        self.positives: Positives = data.train if trains else data.judged[chosen.split].positives()
         self.of_query = {int(row): i for i, row in enumerate(self.positives.query_rows)}
+        hits = training_hits(opened) if trains else {}
+        self.best = {name: first_rank(one, int(one.returned.max(initial=0))) for name, one in hits.items()}
         self.places = {name: {int(row): i for i, row in enumerate(run.query_rows)} for name, run in runs.items()}
-        pools = list(opened.pools.items()) if chosen.split == "train" else []
+        pools = list(opened.pools.items()) if trains else []
         wanted = np.array(list(chosen.tags), np.int32)
         self.pools: list[tuple[str, NegativePool, dict[int, int]]] = []
         for name, pool in pools:
@@ -195,9 +196,12 @@ class _Maker:
         """What is shown of one query."""
         collection = self.opened.data_here.collection
         ranks = [self._ranks(name, row) for name in self.runs]
-        at = self.of_query.get(row)
-        positives = [] if at is None else [int(one) for one in self._positives(at)]
+        positives = self._positives(row)
         best = [min((one[p] for p in positives if p in one), default=0) for one in ranks]
+        if (
+            self.best and row in self.of_query
+        ):  # the tags go by these: hits with an answer are relevant, and positives of equal queries
+            best = [int(self.best[name][self.of_query[row]]) for name in self.runs]
         return {
             "id": cut(collection.query_ids[row]),
             "text": cut(collection.query_texts[row]),
@@ -210,9 +214,12 @@ class _Maker:
             "negatives": self._negatives(row, set(positives), ranks),
         }
 
-    def _positives(self, at: int) -> Any:
-        span = slice(int(self.positives.offsets[at]), int(self.positives.offsets[at + 1]))
-        return self.positives.passage_rows[span]
+    def _positives(self, row: int) -> list[int]:
+        """The judged positives of a query; without any, those that the last pool with the query was mined for."""
+        pools = [(pool.positives, at[row]) for _, pool, at in self.pools if row in at]
+        places = [(self.positives, self.of_query[row])] if row in self.of_query else []
+        found = (known.of(at) for known, at in (*places, *reversed(pools)))
+        return next((rows.tolist() for rows in found if len(rows)), [])
 
     def _ranks(self, state: str, row: int) -> dict[int, int]:
         """The rank of every passage that a state's run has for a query."""
