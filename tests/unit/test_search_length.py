@@ -15,6 +15,7 @@ from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.search_state import search_state
 from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import parse_measures
+from hardneg.experiment.metrics import Metrics
 from hardneg.experiment.snapshot import Snapshot
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
@@ -174,6 +175,38 @@ def test_runs_of_queries_of_another_length_are_not_taken_for_these(world, tmp_pa
     assert all(place.exists() for place in places)
     again.discard("query")
     assert not any(place.exists() for place in places)
+
+
+@pytest.mark.parametrize("frozen", [{"teacher": "itself"}, {"filter_by": "start"}, {"filter_by": "itself"}])
+def test_a_frozen_model_reads_what_training_steps_read(world, tmp_path, frozen, in_float32):
+    """A model that teaches itself has nothing to learn; with longer queries the loss was 0.24 here."""
+    root, collection, _ = world
+    model = str(root / "tied")
+    named = {option: model if place == "itself" else place for option, place in frozen.items()}
+    bound = {"max_score": 1e9} if "filter_by" in frozen else {}
+    values = {"steps": 1, "queries_per_step": 4, "depth": 5, "negatives_per_query": 3}
+    values |= {"precision": "float32", "store_dtype": "float32", "measures": "RR@10", "device": "cpu"}
+    taught = {"distill": "kl", "distill_weight": 1.0, **bound, **named}
+    hn.train("star", collection, model, tmp_path / "exp", **values, **taught)
+    [step] = Metrics(tmp_path / "exp/metrics.jsonl").read()
+    assert step["loss"] == pytest.approx(0, abs=1e-5)
+
+
+def test_a_pool_is_scored_as_training_reads_and_a_run_as_search_does(world, tmp_path, in_float32):
+    root, collection, _ = world
+    model, options = str(root / "tied"), {"device": "cpu", "cache": tmp_path / "cache"}
+    scores = {length: scores_of(load_encoder(model), collection, length, tmp_path) for length in (SHORT, LONG)}
+    hn.mine(collection, None, tmp_path / "pool", sources=["bm25"], count=3, **options)
+    pool = hn.score(tmp_path / "pool", tmp_path / "scored", data=collection, ranker=model, **options)
+    pairs = pool.query_rows[owners(pool.offsets)], pool.passage_rows
+    np.testing.assert_allclose(pool.ranker_scores, scores[SHORT][pairs], atol=5e-2)
+    assert not np.allclose(scores[SHORT][pairs], scores[LONG][pairs], atol=0.1)
+
+    hn.search_split(collection, tmp_path / "run.trec", bm25=True, split="test", k=3, cache=tmp_path / "cache")
+    hn.rerank(tmp_path / "run.trec", tmp_path / "better.trec", data=collection, ranker=model, **options)
+    run = read_run(tmp_path / "better.trec", collection.query_ids, collection.passage_ids)
+    expected = scores[LONG][run.query_rows[owners(run.offsets)], run.passage_rows]
+    np.testing.assert_allclose(run.scores, expected, atol=5e-2)
 
 
 def test_triviaqa_trains_mines_and_develops_by_32_and_is_tested_by_64():

@@ -417,11 +417,20 @@ def reranked(run: Run, scorer: PairScorer, collection: Collection, k: int) -> Ru
 
 
 def open_scorer(
-    source: ModelSource, collection: Collection, cache: Path, *, embeddings: Place | None = None
+    source: ModelSource,
+    collection: Collection,
+    cache: Path,
+    *,
+    embeddings: Place | None = None,
+    as_trained: bool = False,
 ) -> ModelScorer:
     """A scorer of pairs of a collection's queries and passages by this model, whose folder says its kind.
 
     A cross-encoder reads each pair; for a bi-encoder, the corpus is embedded first.
+
+    Parameters
+    ----------
+    as_trained : a bi-encoder reads queries as long as training steps do, not as long as search does.
 
     Raises
     ------
@@ -435,7 +444,8 @@ def open_scorer(
         from hardneg.api.retrievers import retriever_for
         from hardneg.search.rerank import RetrieverScorer
 
-        return RetrieverScorer(retriever_for(source, collection, cache, embeddings=embeddings))
+        retriever = retriever_for(source, collection, cache, embeddings=embeddings)
+        return RetrieverScorer(retriever, as_trained=as_trained)
     if embeddings is not None or any(getattr(source, name) is not None for name in PROMPTS):
         what = "embeddings or prompts are given, and the ranker is a cross-encoder, which has none"
         raise SettingsError("BAD_SETTING", what, "leave them out")

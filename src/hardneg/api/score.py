@@ -105,8 +105,12 @@ def score(
 def open_guide(
     source: ModelSource, collection: Collection, cache: Path, *, embeddings: Place | None = None
 ) -> Guide:
-    """A model as a guide over a collection; raises the faults of :func:`~hardneg.api.rank.open_scorer`."""
-    return guide_of(open_scorer(source, collection, cache, embeddings=embeddings), collection)
+    """A model as a guide of training over a collection: a bi-encoder reads queries as its training steps do.
+
+    Raises the faults of :func:`~hardneg.api.rank.open_scorer`.
+    """
+    scorer = open_scorer(source, collection, cache, embeddings=embeddings, as_trained=True)
+    return guide_of(scorer, collection)
 
 
 @dataclasses.dataclass(frozen=True)

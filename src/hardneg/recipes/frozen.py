@@ -95,7 +95,7 @@ class FrozenModels:
     def guide(self) -> Guide | None:
         """The model whose scores the bounds on mined negatives compare; None: the model that mines."""
         if self.settings.filter_by == "start":
-            return guide_of(RetrieverScorer(self.start), self.collection)
+            return guide_of(RetrieverScorer(self.start, as_trained=True), self.collection)
         return None if self.source.filter_by is None else self._at(self.source.filter_by)
 
     @cached_property
@@ -161,7 +161,7 @@ class FrozenModels:
     def open_together(self) -> None:
         """Encode with the starting model on all processes together, if needed, before one process mines alone."""
         if self.settings.keeps_start:
-            _ = self.start.queries, self.start.training_queries, self.start.passages
+            _ = self.start.training_queries, self.start.passages
 
 
 def as_logits(score: Score, scale: float) -> Score:

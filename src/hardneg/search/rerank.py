@@ -68,10 +68,15 @@ class RetrieverScorer:
     """A bi-encoder over a collection as a scorer: its scores are those of its own search, bit for bit.
 
     A document in chunks has the score of its best chunk (MaxP), as in a search.
+
+    Parameters
+    ----------
+    as_trained : the collection's queries are as long as training steps read them, not as long as search does.
     """
 
-    def __init__(self, retriever: Retriever) -> None:
+    def __init__(self, retriever: Retriever, *, as_trained: bool = False) -> None:
         self.retriever, self.digest, self.scale = retriever, retriever.digest, retriever.encoder.settings.scale
+        self.as_trained = as_trained
 
     def hold(self) -> None:
         """Open all that scoring needs, and keep it until :meth:`close`."""
@@ -88,7 +93,7 @@ class RetrieverScorer:
         for start in range(0, len(scores), PAIRS):
             part = slice(start, start + PAIRS)
             rows, which = np.unique(query_rows[part], return_inverse=True)
-            vectors = self.retriever.queries.rows(rows)[which]
+            vectors = self.retriever.queries_as(self.as_trained).rows(rows)[which]
             scores[part] = self.retriever.pair_scores(vectors, passage_rows[part])
             progress(min(start + PAIRS, len(scores)), len(scores))
         return scores

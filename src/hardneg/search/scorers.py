@@ -29,7 +29,9 @@ def ranker_scorer(ranker: CrossEncoder, collection: Collection, cache: Path) -> 
 def scorer_at(
     source: ModelSource, collection: Collection, cache: Path, encoding: Encoding, beside: Path | None = None
 ) -> ModelScorer:
-    """A model over a collection as a scorer: a cross-encoder or a bi-encoder, as its folder says.
+    """A model over a collection as a scorer for training: a cross-encoder or a bi-encoder, as its folder says.
+
+    A bi-encoder reads queries as long as its training steps do.
 
     Parameters
     ----------
@@ -43,7 +45,8 @@ def scorer_at(
     ranker = maybe_ranker(source)
     if ranker is not None:
         return ranker_scorer(ranker, collection, cache)
-    return RetrieverScorer(Retriever(open_encoder(source), collection, cache, encoding=encoding, beside=beside))
+    retriever = Retriever(open_encoder(source), collection, cache, encoding=encoding, beside=beside)
+    return RetrieverScorer(retriever, as_trained=True)
 
 
 def maybe_ranker(source: ModelSource) -> CrossEncoder | None:
