@@ -117,6 +117,20 @@ def test_states_equal_the_plain_model(models, ids, reference):
     assert expected.std() > 0.1
 
 
+def test_a_padding_token_in_a_text_counts_as_in_the_plain_model(models, ids):
+    """Tokenizers read a literal `<pad>` as this token; RoBERTa and its kin do not count it."""
+    plain, flat = models
+    within = ids.clone()
+    within[[0, 5, 6, 63, 64, 70, -1]] = plain.config.pad_token_id
+    starts = torch.from_numpy(offsets_of(LENGTHS)[:-1])
+    with torch.no_grad():
+        expected = padded(plain, within)
+        found = hidden_states(flat, within, lay_out(LENGTHS, CPU))
+        torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
+        first = first_states(flat, within, lay_out(LENGTHS, CPU))
+    torch.testing.assert_close(first, expected[starts], atol=2e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_gradients_equal_the_plain_model(models, ids, pooling):
     plain, flat = models

@@ -107,11 +107,26 @@ def hidden_states(model: nn.Module, ids: Tensor, layout: FlatLayout, types: Tens
     config: Any = model.config
     if config._attn_implementation != ATTENTION:
         return _padded_hidden_states(model, ids, layout, types)
-    positions = layout.positions + first_position(model)
+    positions = _positions(model, ids, layout)
     told = _without_cache(model) | ({} if types is None else {"token_type_ids": types[None]})
     output = model(input_ids=ids[None], position_ids=positions[None], layout=layout, **told)
     states: Tensor = output.last_hidden_state[0]
     return states
+
+
+def _positions(model: nn.Module, ids: Tensor, layout: FlatLayout) -> Tensor:
+    """The number [T] of each token's position in its sequence.
+
+    RoBERTa and its kin count only tokens that are not the padding token. A text may hold that token, read from a
+    literal ``<pad>``: its position is its own number.
+    """
+    config: Any = model.config
+    if not FAMILIES[config.model_type]:
+        return layout.positions
+    real = (ids != config.pad_token_id).long()
+    counts = real.cumsum(0)
+    starts = torch.arange(len(ids), device=ids.device) - layout.positions
+    return (counts - (counts - real)[starts]) * real + config.pad_token_id
 
 
 def _without_cache(model: nn.Module) -> dict[str, Any]:
