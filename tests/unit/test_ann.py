@@ -13,6 +13,8 @@ import torch
 
 import hardneg as hn
 from calls import uncalled
+from hardneg.api.inputs import collection_of
+from hardneg.api.reopen import experiment_data
 from hardneg.data.training_data import named_split
 from hardneg.errors import ArtifactError, NumericError, ResourceError, SettingsError, TrustError
 from hardneg.models.loading import load_encoder
@@ -116,6 +118,25 @@ def test_recall_of_given_queries(world, tmp_path):
     with pytest.raises(SettingsError, match=r"split = nosuch, and no collection .*; leave it out, or give data="):
         hn.index(root / "embeddings", tmp_path / "j", split="nosuch")
     assert not (tmp_path / "j").exists()
+
+
+def test_recall_of_the_dev_that_training_held_out(tmp_path):
+    data, first = tmp_path / "data.csv", tmp_path / "first"
+    rows = [f"how is part {i} of machine {i % 7} made,part {i} is cast in form {i * 3}" for i in range(40)]
+    data.write_text("\n".join(["query,passage", *rows]))
+    collection = collection_of(data, None)
+    how = {"queries_per_step": 4, "measures": "RR@10", "precision": "float32", "device": "cpu"}
+    model = tiny_model(tmp_path / "model", collection)
+    hn.train("warmup", data, model, first, mixtures="in_batch", steps=2, **how)
+    dev = experiment_data(first).dev
+    hn.encode(data, first, tmp_path / "embeddings", device="cpu")
+    asked = {"data": data, "device": "cpu"}
+    for place, name in ((first, "of-experiment"), (first / "model", "of-model")):
+        facts = hn.index(tmp_path / "embeddings", tmp_path / name, model=place, **asked)
+        assert facts["recall_of"] == f"{len(dev)} queries"
+    hn.encode(data, model, tmp_path / "others", device="cpu")
+    with pytest.raises(SettingsError, match=r"UNKNOWN_SPLIT: split = 'dev'"):
+        hn.index(tmp_path / "others", tmp_path / "of-another", model=model, **asked)
 
 
 def test_what_is_kept_whole_is_scored_as_exact_search_scores_it(world, indexes):

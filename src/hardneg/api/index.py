@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hardneg.api.inputs import Data, Place, Reading, cache_at, check_new, check_read, collection_of, source_at
+from hardneg.api.reopen import experiment_data
+from hardneg.api.settings import trained_by
 from hardneg.arguments import checked
+from hardneg.data.collection import Collection
 from hardneg.data.training_data import named_split
 from hardneg.errors import SettingsError
 from hardneg.models.source import ModelSource
+from hardneg.records import Qrels
 
 if TYPE_CHECKING:  # both take long to load
     from torch import Tensor
@@ -100,6 +104,14 @@ def _encoded(
     from hardneg.api.retrievers import retriever_for
 
     collection = collection_of(data, cache)
-    rows = named_split(collection, split, "split").query_rows
+    rows = _judged(collection, split, source.model).query_rows
     retriever = retriever_for(source, collection, cache_at(cache), embeddings=embeddings)
     return retriever.passages, torch.from_numpy(retriever.queries.rows(rows))
+
+
+def _judged(collection: Collection, split: str, model: Place) -> Qrels:
+    """The judgements of a split; where there is no ``dev``, those that the training of the model held out."""
+    before = trained_by(model) if split == "dev" and split not in collection.splits else None
+    same = before is not None and before.collection == collection.digest
+    dev = experiment_data(before.place, collection).dev if same else None  # type: ignore[union-attr]
+    return named_split(collection, split, "split") if dev is None else dev

@@ -33,7 +33,7 @@ def index(
     subvectors: Annotated[int | None, option(min=1, help="pq, ivfpq: codes of a passage.")] = None,
     bits: Annotated[int | None, option(min=1, help="pq, ivfpq: bits of a code.")] = None,
     data: MaybeData = None,
-    split: Annotated[str, option(help="Split of --data whose queries measure recall.", metavar="SPLIT")] = "dev",
+    split: Annotated[str, option(help="Split of --data whose queries measure recall. dev may be that of the model's training.", metavar="SPLIT")] = "dev",
     model: MaybeModel = None,
     *,
     reading: Reading,
