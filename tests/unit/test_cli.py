@@ -25,6 +25,7 @@ from hardneg.recipes.catalogue import CATALOGUE, RecipeFacts, RecipeOption
 from hardneg.recipes.cost_model import work_of
 from hardneg.recipes.settings import Episode, Recipe, TrainingSettings
 from hardneg.recipes.usual import USUAL
+from hardneg.search.ann_building import DEFAULTS, LEAST
 from hardneg.storage.artifacts import read_manifest
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
@@ -75,6 +76,14 @@ def test_usage_names_arguments_as_people_write_them(hardneg, command, usage):
     assert out.startswith(f"Usage: hardneg {command} {usage}\n")
     name = usage.split()[-1]
     assert re.search(rf"^Arguments:\n  {re.escape(name)}  [A-Z\[]", out, re.MULTILINE)  # no kind between them
+
+
+def test_help_says_the_options_of_an_index_that_do_not_follow_the_corpus(hardneg):
+    out = " ".join(hardneg("index", "--help")[1].split())
+    for name, value in {name: n for of_kind in DEFAULTS.values() for name, n in of_kind.items() if n}.items():
+        assert re.search(
+            rf"--{name.replace('_', '-')} N [^.]*by default {value}\. +\[x>={LEAST.get(name, 1)}\]", out
+        )
 
 
 def test_only_what_works_is_listed(hardneg):

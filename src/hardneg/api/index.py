@@ -51,7 +51,7 @@ def index(
     data, split, model, passage_model, allow_bin, prompts, query_prompt, passage_prompt, query_length,
     passage_length, cache, device :
         queries to measure recall with, and the model that encodes them; without ``data``, passages drawn from
-        the embeddings are the queries.
+        the embeddings are the queries. If the collection has no ``dev``, it is the one of the model's training.
     options : options of the kind; see :func:`hardneg.search.ann_building.build_index`.
 
     Returns

@@ -451,7 +451,7 @@ class AdoreKeywords(Keywords, total=False):
     index: Literal["exact", "pq", "given"]
     """What every step searches: `exact`, all vectors; `pq`, a compressed index; `given`, that of `--index`."""
     subvectors: int | None
-    """Codes of a passage in the compressed index. None: by the size of the corpus."""
+    """Codes of a passage in the compressed index. None: one for 4 dimensions."""
     bits: int
     """Bits of a code in the compressed index."""
     epochs: float

@@ -25,15 +25,22 @@ def index(
     embeddings: Annotated[Path, typer.Argument(help="Passage embeddings that encode made.", metavar="EMB")],
     out: Annotated[Path, option(help="The folder of the index.", metavar="INDEX")],
     kind: Annotated[str, option(help="The kind of the index.", metavar="flat|ivf|hnsw|pq|ivfpq")] = "flat",
-    lists: Annotated[int | None, option(min=1, help="ivf, ivfpq: number of clusters.")] = None,
-    probes: Annotated[int | None, option(min=1, help="ivf, ivfpq: clusters searched for a query.")] = None,
-    links: Annotated[int | None, option(min=1, help="hnsw: links of a passage.")] = None,
-    ef_build: Annotated[int | None, option(min=1, help="hnsw: candidates while building.")] = None,
-    ef: Annotated[int | None, option(min=1, help="hnsw: candidates of a search.")] = None,
-    subvectors: Annotated[int | None, option(min=1, help="pq, ivfpq: codes of a passage.")] = None,
-    bits: Annotated[int | None, option(min=1, help="pq, ivfpq: bits of a code.")] = None,
+    lists: Annotated[
+        int | None, option(min=1, help="ivf, ivfpq: number of clusters; by default by the size of the corpus.")
+    ] = None,
+    probes: Annotated[
+        int | None,
+        option(min=1, help="ivf, ivfpq: clusters searched for a query; by default more for more lists."),
+    ] = None,
+    links: Annotated[int | None, option(min=2, help="hnsw: links of a passage; by default 32.")] = None,
+    ef_build: Annotated[int | None, option(min=1, help="hnsw: candidates while building; by default 200.")] = None,
+    ef: Annotated[int | None, option(min=1, help="hnsw: candidates of a search; by default 256.")] = None,
+    subvectors: Annotated[
+        int | None, option(min=1, help="pq, ivfpq: codes of a passage; by default one for 4 dimensions.")
+    ] = None,
+    bits: Annotated[int | None, option(min=1, help="pq, ivfpq: bits of a code; by default 8.")] = None,
     data: MaybeData = None,
-    split: Annotated[str, option(help="Split of --data whose queries measure recall. dev may be that of the model's training.", metavar="SPLIT")] = "dev",
+    split: Annotated[str, option(help="Split of --data whose queries measure recall.", metavar="SPLIT")] = "dev",
     model: MaybeModel = None,
     *,
     reading: Reading,
@@ -42,8 +49,8 @@ def index(
 ) -> None:
     """Build an index, and measure its recall.
 
-    The index is approximate or compressed. Options that are not given are chosen by the size of the corpus. Recall
-    is measured with random passages as queries, or with the queries of --data and --split, encoded by --model.
+    The index is approximate or compressed. Recall is measured with random passages as queries, or with the queries
+    of --data and --split, encoded by --model.
     """
     options: dict[str, Any] = {
         "lists": lists,

@@ -289,7 +289,7 @@ MEANINGS: dict[str, Meaning] = {
         ZHAN,
     ),
     "subvectors": Meaning(
-        "Codes of a passage in the compressed index. None: by the size of the corpus.", "codes", ZHAN
+        "Codes of a passage in the compressed index. None: one for 4 dimensions.", "codes", ZHAN
     ),
     "bits": Meaning("Bits of a code in the compressed index.", "bits", ZHAN),
     # loss

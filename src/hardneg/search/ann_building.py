@@ -1,4 +1,4 @@
-"""Building indexes with faiss: options by the size of the corpus, training on a drawn sample, measured recall."""
+"""Building indexes with faiss: options and their defaults, training on a drawn sample, measured recall."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hardneg.search.retrieve import StoredIndex
 from hardneg.storage.artifacts import Manifest, open_artifact, publish
 from hardneg.storage.disk import foreign
 
-DEFAULTS: Mapping[str, Mapping[str, int]] = {  # 0: chosen by the size of the corpus
+DEFAULTS: Mapping[str, Mapping[str, int]] = {  # 0: by the number of passages or of dimensions
     "flat": {},
     "ivf": {"lists": 0, "probes": 0},
     "hnsw": {"links": 32, "ef_build": 200, "ef": 256},
@@ -57,7 +57,8 @@ def build_index(
     ----------
     kind : ``flat``, ``ivf``, ``hnsw``, ``pq`` or ``ivfpq``.
     options : ``lists`` and ``probes`` (ivf, ivfpq), ``links``, ``ef_build`` and ``ef`` (hnsw), ``subvectors`` and
-        ``bits`` (pq, ivfpq); those left out are chosen by the size of the corpus.
+        ``bits`` (pq, ivfpq). By default ``lists`` and ``probes`` follow the number of passages, ``subvectors``
+        the dimension; the others are those of ``DEFAULTS``.
     queries : [Q, dim] to measure recall with; None: passages drawn from the embeddings stand for queries.
 
     Raises
@@ -94,7 +95,7 @@ def build_index(
 
 
 def choose(kind: str, n: int, dim: int, given: Mapping[str, int]) -> dict[str, int]:
-    """Check the options that are ``given`` for an index over n passages, and choose those left open by its size.
+    """Check the options that are ``given`` for an index over n passages, and choose those left open.
 
     Raises
     ------

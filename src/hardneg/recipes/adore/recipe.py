@@ -105,7 +105,7 @@ class Adore(TrainingSettings):
 
     @property
     def index_options(self) -> dict[str, int]:
-        """Options of the index that is built; 0: chosen by the size of the corpus."""
+        """Options of the index that is built; 0: chosen by the dimension of the vectors."""
         return {"subvectors": self.subvectors or 0, "bits": self.bits}
 
     def horizon(self, queries: int) -> int:
