@@ -269,15 +269,15 @@ def test_seeds_are_pooled_also_without_dev(world, tmp_path):
 
 def test_an_experiment_takes_no_folder_of_another_kind(world, trained, tmp_path):
     with pytest.raises(ArtifactError, match="EXISTS") as caught:
-        check_experiment(world[0].path, range(1))
+        check_experiment(world[0].path, 1)
     assert caught.value.status == 2
     with pytest.raises(ArtifactError, match="ONE_SEED"):
-        check_experiment(trained[0], range(2))
+        check_experiment(trained[0], 2)
     for name in ("cache", ".lock"):  # what an experiment leaves that was stopped at its very beginning
         (tmp_path / "begun").mkdir(exist_ok=True)
         (tmp_path / "begun" / name).touch()
-    check_experiment(tmp_path / "begun", range(1))
-    check_experiment(tmp_path / "new", range(1))
+    check_experiment(tmp_path / "begun", 1)
+    check_experiment(tmp_path / "new", 1)
     assert not (tmp_path / "new").exists()
 
 
@@ -292,7 +292,7 @@ def test_nothing_new_lies_in_an_artefact_which_may_be_replaced_as_a_whole(world,
     inside = shutil.copytree(world[0].path, tmp_path / "collection") / "exp"
     inside.mkdir()
     write_settings(inside, {})  # one that was begun by an earlier version goes on
-    check_experiment(inside, range(1))
+    check_experiment(inside, 1)
 
 
 def test_a_plan_checks_and_writes_nothing(world, tmp_path):

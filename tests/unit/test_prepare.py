@@ -8,9 +8,8 @@ import pytest
 import hardneg as hn
 from hardneg.api import prepare as preparing
 from hardneg.api import train as training
-from hardneg.api.prepare import check_experiment
 from hardneg.api.recipes import RECIPES
-from hardneg.api.settings import begun_at, recipe_settings
+from hardneg.api.settings import begun_at, check_seeds, recipe_settings
 from hardneg.config import read_presets
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import DevDraw
@@ -169,11 +168,11 @@ def test_a_folder_of_seeds_takes_more_but_forgets_none(tmp_path, seed, count):
         (tmp_path / f"exp/seed-{number}").mkdir(parents=True)
         (tmp_path / f"exp/seed-{number}/settings.json").write_text("{}")
     with pytest.raises(ArtifactError, match=r"SEVERAL_SEEDS: .*other seeds, too: 4"):
-        check_experiment(tmp_path / "exp", range(seed, seed + count))
+        check_seeds(tmp_path / "exp", range(seed, seed + count))
     for name in ("seed-notes.txt", "seed-7.log", "seed-9"):
         (tmp_path / "exp" / name).mkdir()  # none of them is an experiment
-    check_experiment(tmp_path / "exp", range(42, 45))
-    check_experiment(tmp_path / "exp", range(41, 46))
+    check_seeds(tmp_path / "exp", range(42, 45))
+    check_seeds(tmp_path / "exp", range(41, 46))
 
 
 @pytest.mark.parametrize(
@@ -279,6 +278,17 @@ def test_training_on_holds_out_the_same_queries_and_says_when_their_order_repeat
     write_settings(tmp_path / "again", kept)
     on = preparing.prepare(RECIPES["warmup"], data, tmp_path / "usual", tmp_path / "again", **common)
     assert on.settings.seed == 42
+    several = {"seeds": 3, "dev_queries": 4, **common}
+    caplog.clear()
+    with caplog.at_level("INFO", "hardneg"):
+        assert preparing.prepare(RECIPES["warmup"], data, tmp_path / "usual", None, **several).settings.seed == 43
+    assert "the seeds 43 to 45 take them in another order (seed=42: in the same)" in caplog.text
+    for seed in (43, 42):  # a shifted training goes on; so does one that an older version began without a shift
+        (tmp_path / f"began-{seed}/seed-{seed}").mkdir(parents=True)
+        kept["result_settings"]["seed"] = seed
+        write_settings(tmp_path / f"began-{seed}/seed-{seed}", kept)
+        on = preparing.prepare(RECIPES["warmup"], data, tmp_path / "usual", tmp_path / f"began-{seed}", **several)
+        assert on.settings.seed == seed
     assert planned("warmup", first, 4, seeds=2)[1]  # the second of these seeds is 5
     assert planned("warmup", first, 6) == (dev, [])
     assert planned("star", first / "model", 6) == planned("star", first, 5) == (dev, [])

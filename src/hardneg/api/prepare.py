@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import logging
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -26,6 +25,7 @@ from hardneg.api.inputs import (
 )
 from hardneg.api.settings import (
     check_one_filter,
+    check_seeds,
     dev_draw,
     in_another_order,
     note_replaced,
@@ -229,7 +229,7 @@ def prepare(
     check_told(chosen, on_step)
     check_retriever(recipe, chosen, retriever, pool=negatives is not None)
     if place is not None:
-        check_experiment(place, range(chosen.seed, chosen.seed + count))
+        check_experiment(place, count)
     check_ranker(recipe, ranker)
     if splits.dev == NONE:  # refused before the collection and the models are opened
         chosen.check_dev(False)
@@ -245,6 +245,7 @@ def prepare(
     draw = dev_draw(place, before, chosen.seed, **same_data)
     parts = amended_by(open_splits(chosen, collection, splits, draw), judgements)
     chosen = in_another_order(recipe.name, chosen, before, parts, seeds=count, out=place)
+    check_seeds(place, range(chosen.seed, chosen.seed + count))
     given_settings, chosen = chosen, chosen.for_data(len(parts.train))
     if minutes is None:
         note_replaced(given_settings, chosen)
@@ -467,25 +468,19 @@ def check_ranker(recipe: Recipe, ranker: Place | None) -> None:
         raise SettingsError("BAD_SETTING", what, "leave it out, or train ar2 with it")
 
 
-def check_experiment(out: Path, seeds: range) -> None:
-    """Refuse a place that cannot be written to, or that holds anything but an experiment of these seeds.
+def check_experiment(out: Path, seeds: int) -> None:
+    """Refuse a place that cannot be written to, or that holds anything but an experiment of so many seeds.
 
-    A new one must lie outside of artefacts, which may be replaced as a whole. Of several seeds, some may be there
-    already. One that is not asked for would be missing in the results.
+    A new one must lie outside of artefacts, which may be replaced as a whole. ``check_seeds`` looks at the seeds.
     """
     check_folder(out)
     layout = Layout(out)
     one, several = layout.settings.is_file(), bool(layout.seeds())
     fix = "give a new folder, or the number of seeds it was made with"
-    if one and len(seeds) > 1:
+    if one and seeds > 1:
         raise ArtifactError("ONE_SEED", "this holds an experiment of one seed", fix, path=out)
-    if several and not one and len(seeds) == 1:
+    if several and not one and seeds == 1:
         raise ArtifactError("SEVERAL_SEEDS", "this holds the experiments of several seeds", fix, path=out)
-    there = [seed.path.name for seed in layout.seeds() if seed.settings.is_file()]
-    numbers = {int(name[5:]) for name in there if re.fullmatch(r"seed-\d+", name)}
-    if left := sorted(number for number in numbers if number not in seeds):
-        what = f"this holds the experiments of other seeds, too: {', '.join(map(str, left))}"
-        raise ArtifactError("SEVERAL_SEEDS", what, f"{fix} and the first of them (--seed)", path=out)
     if not one and not several:
         check_outside(out)
     others = [] if one or several or not out.is_dir() else [path for path in out.iterdir() if path.name[0] != "."]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -14,7 +15,7 @@ from hardneg.api.inputs import Place
 from hardneg.arguments import check_value, checked
 from hardneg.config import PRESET, build, nearest, read_overrides, read_preset, read_value, split_config
 from hardneg.data.training_data import DEFAULT_SPLITS, ChosenSplits, DevDraw, Splits, TrainingData
-from hardneg.errors import Faults, HardnegError, SettingsError
+from hardneg.errors import ArtifactError, Faults, HardnegError, SettingsError
 from hardneg.experiment.folder import read_settings
 from hardneg.experiment.layout import Layout
 from hardneg.foreign_names import ours
@@ -387,8 +388,8 @@ def in_another_order(
     """The settings with another seed, if this seed and recipe trained the model before, on the same queries.
 
     The order of the queries follows from the seed, so the first steps would take the same queries again, from
-    which the model learns little more (docs/studies/depth-64.md). A seed that was given, several seeds, and that
-    of an experiment that goes on stay; then a line says so.
+    which the model learns little more (docs/studies/depth-64.md). A seed that was given, and that of an experiment
+    that goes on, stay; then a line says so.
 
     Parameters
     ----------
@@ -398,15 +399,27 @@ def in_another_order(
     if before is None or (before.recipe, before.queries) != (recipe, data.digest):
         return settings
     told = f"{before.place} was trained by {recipe} with seed = {before.seed} on the same queries"
-    begun = None if out is None else begun_at(out)
-    free = seeds == 1 and not settings.is_told("seed") and (begun is None or begun.seed != settings.seed)
-    if free and before.seed >= settings.seed:
+    places = [] if out is None else [Layout(out), *Layout(out).seeds()]
+    begun = {one.seed for place in places if (one := begun_at(place.path))}
+    if before.seed >= settings.seed and settings.seed not in begun and not settings.is_told("seed"):
         seed = before.seed + 1
-        say(f"{told}; seed = {seed} takes them in another order (--seed {before.seed}: in the same)")
+        taken = f"seed = {seed} takes" if seeds == 1 else f"the seeds {seed} to {seed + seeds - 1} take"
+        say(f"{told}; {taken} them in another order (--seed {before.seed}: in the same)")
         return settings.model_copy(update={"seed": seed})
     if before.seed in range(settings.seed, settings.seed + seeds):
         say(f"{told}, so they come in the same order again; --seed {settings.seed + seeds} gives another order")
     return settings
+
+
+def check_seeds(out: Path | None, seeds: range) -> None:
+    """Refuse a place with experiments of other seeds, which would be missing in the results; some may be there."""
+    places = [] if out is None else Layout(out).seeds()
+    there = [place.path.name for place in places if place.settings.is_file()]
+    numbers = {int(name[5:]) for name in there if re.fullmatch(r"seed-\d+", name)}
+    if left := sorted(number for number in numbers if number not in seeds):
+        what = f"this holds the experiments of other seeds, too: {', '.join(map(str, left))}"
+        fix = "give a new folder, or the number of seeds it was made with and the first of them (--seed)"
+        raise ArtifactError("SEVERAL_SEEDS", what, fix, path=out)
 
 
 def attempt(read: Callable[[], T], faults: list[HardnegError]) -> T | None:
