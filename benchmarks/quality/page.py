@@ -67,9 +67,9 @@ EMPTY = "Nothing is measured yet."
 FUSION = f"""## Fused with BM25
 
 A model's run and BM25's, {DEPTH} hits of each query, as
-`hardneg fuse --method linear --tune dev --measure {MEASURES[0]}` fuses them: the weights, multiples of 0.1 that add up
-to 1, are the best on dev. Holm over the tests of this section. Cells that were made before this was asked are
-missing."""
+`hardneg fuse --method linear --tune dev --measure {MEASURES[0]}` fuses them: the weights, multiples of 0.1 that
+add up to 1, are the best on dev. Holm over the tests of this section. Cells that were made before this was asked
+are missing."""
 
 
 def write(path: Path, outcomes: Iterable[Outcome], kept: Path | None = None) -> None:
