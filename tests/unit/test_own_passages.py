@@ -12,9 +12,8 @@ from hardneg.diagnostics.forgetting import reciprocal_ranks
 from hardneg.diagnostics.judge import Judge
 from hardneg.evaluation.measures import parse_measures
 from hardneg.negatives.labels import answers_of, relevant
-from hardneg.training.batches import no_negatives
 from hardneg.records import owners
-from hardneg.training.batches import KnownPositives
+from hardneg.training.batches import KnownPositives, no_negatives
 from worlds.tiny_records import run_of
 
 PASSAGES = {

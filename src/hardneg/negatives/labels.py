@@ -60,9 +60,9 @@ def answers_of(data: TrainingData, cache: Path) -> Contains | None:
 
     A passage is relevant if people judged it relevant, or a passage with the same text. It is also relevant,
     unless people judged it negative, if it is a positive of another query with the same text or was judged
-    relevant to that, and with labels by answers if it contains an answer. No negative either is a passage that is
-    its query itself. The result is None if labels are by qrels, people judged nothing, no two queries have the same
-    text, and none is a passage.
+    relevant to that, and with labels by answers if it contains an answer. A passage that is its query itself is no
+    negative either. The result is None if labels are by qrels, people judged nothing, no two queries have the same
+    text, and no query is a passage.
     """
     by_answers = data.by_answers
     book = AnswerCache(data.collection, cache, data.labels.answer_mode).contains if by_answers else None

@@ -43,7 +43,9 @@ from hardneg.storage.safe_read import undisturbed
 
 LIST = re.compile(r"\[\s*(?:[-+.\d]|\])")  # how a list of numbers begins
 NEIGHBOURS = re.compile(r"""['"][\s\\]*[rRuU]?['"]""")  # quotes as where no comma parts two texts
-SHORTENED = re.compile(r"""\[\s*(['"]).*\1,?\s+\.\.\.,?\s+(['"]).*\2\s*\]""", re.DOTALL)  # numpy's way above 1,000 items
+SHORTENED = re.compile(
+    r"""\[\s*(['"]).*\1,?\s+\.\.\.,?\s+(['"]).*\2\s*\]""", re.DOTALL
+)  # numpy's way above 1,000 items
 # Words for the splits of pairs, and what these are called.
 SPLITS = {name: name for name in ("train", "dev", "test")} | dict.fromkeys(("validation", "valid", "val"), "dev")
 

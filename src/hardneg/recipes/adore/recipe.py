@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Literal
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
