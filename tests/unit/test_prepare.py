@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 
 import pytest
 
@@ -195,6 +196,25 @@ def test_steps_that_follow_from_the_epochs_of_a_preset_are_told(world, caplog, r
         hn.plan(recipe, *world, preset="finetune", **given)
     assert ("follows from" in caplog.text) == (told is not None)
     assert told is None or told in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("recipe", "given", "told"),
+    [
+        ("star", {"usual": {"epochs": 4.0}}, r"epochs = 4 is (\d+) steps of \d+ queries: .* min_steps = 100 of"),
+        ("star", {"usual": {"epochs": 100_000.0}}, r"epochs = 100000 is (\d+) steps .* max_steps = 10000 of"),
+        ("ance", {"usual": {"epochs": 4.0}}, r"epochs = 4 is (\d+) steps .* min_steps = 150 of"),
+        ("star", {"usual": {"epochs": 150.0}}, None),
+        ("star", {"epochs": 4.0}, None),
+        ("star", {"usual": {"steps": 4}}, None),
+    ],
+)
+def test_bounds_that_the_option_for_epochs_lifts_are_told(world, caplog, recipe, given, told):
+    with caplog.at_level("INFO", "hardneg"):
+        plan = hn.plan(recipe, *world, preset="finetune", **given)
+    found = re.search(told or "lifts", caplog.text.replace(",", ""))
+    assert (found is not None) == (told is not None), caplog.text
+    assert found is None or recipe == "ance" or f"'steps': {found[1]}" in str(plan), plan
 
 
 def test_steps_that_are_given_replace_the_epochs_of_a_preset(tmp_path):

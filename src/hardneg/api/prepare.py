@@ -28,6 +28,7 @@ from hardneg.api.settings import (
     check_seeds,
     dev_draw,
     in_another_order,
+    note_lifted,
     note_replaced,
     recipe_settings,
     splits_of,
@@ -249,6 +250,7 @@ def prepare(
     given_settings, chosen = chosen, chosen.for_data(len(parts.train))
     if minutes is None:
         note_replaced(given_settings, chosen)
+        note_lifted(chosen, len(parts.train))
     warn_of_more_held_out(before, parts, draw.seed)
     given = open_given(recipe, chosen, parts.collection, path_of(negatives), path_of(index_folder))
     check_given(given.pool, parts, path_of(negatives))

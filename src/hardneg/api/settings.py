@@ -321,6 +321,20 @@ def note_replaced(given: TrainingSettings, chosen: TrainingSettings) -> None:
             say(f"{told} = {getattr(given, epochs)}; --set {epochs}=none keeps what you gave")
 
 
+def note_lifted(settings: TrainingSettings, queries: int) -> None:
+    """Say how many steps the option for epochs makes of the queries, if the bounds that it lifts change them."""
+    epochs = getattr(settings, "epochs", None)
+    if epochs is None or not settings.lifted:
+        return
+    kept = settings.model_copy(update=settings.lifted)
+    steps, bounded = (one.steps_in(epochs, queries) for one in (settings, kept))
+    if steps != bounded:
+        name = "min_steps" if steps < bounded else "max_steps"
+        made = f"epochs = {epochs:g} is {counted(steps, 'step')} of {counted(queries, 'query')}"
+        bound = f"{name} = {settings.lifted[name]} of the preset"
+        say(f"{made}: the option for epochs lifts {bound}, with which it would be {counted(bounded, 'step')}")
+
+
 def trained_by(model: Place) -> Begun | None:
     """The experiment that trained a model; None if it lies in none."""
     place = Path(model).absolute()
