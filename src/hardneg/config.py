@@ -61,6 +61,15 @@ class Origins(dict[str, str]):
     __hash__ = None
 
 
+class Unseen(dict[str, Any]):
+    """Values by name that play no part when settings are compared."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Unseen)
+
+    __hash__ = None
+
+
 class SettingsType(ModelMetaclass):
     """The metaclass of settings: ``Name(...)`` raises the same faults as :func:`build`."""
 
@@ -80,7 +89,7 @@ class Settings(BaseModel, metaclass=SettingsType):
     refused: ClassVar[tuple[str, ...]] = ()  # settings of a base class that this class takes no value for
 
     _origins: Origins = PrivateAttr(default_factory=lambda: Origins())
-    _lifted: dict[str, Any] = PrivateAttr(default_factory=dict)
+    _lifted: Unseen = PrivateAttr(default_factory=lambda: Unseen())
 
     @model_validator(mode="before")
     @classmethod

@@ -21,4 +21,4 @@ def test_a_plan_counts_the_measured_states_of_a_schedule_that_is_not_run_to_its_
     episode = settings.episode_of(60)
     assert (episode.steps, episode.scheduled) == (5, 40)
     assert settings.measured_steps(episode) == [2, 4]
-    assert work_of(settings, None, [episode], states=2, entries=1, in_batch=True).passed == 2
+    assert work_of(settings, None, [episode], states=2, entries=1).passed == 2

@@ -31,6 +31,7 @@ T = TypeVar("T")
 
 AS_SET = "as set"  # the origin of a value that the caller gave
 STOP = "stop_step"
+LENGTHS = {"steps", "epochs"}  # options for how long training is
 BEFORE = "before"  # stands for the origins in settings that were made before
 
 
@@ -90,12 +91,14 @@ def recipe_settings(
     path = None if config is None else Path(config)
     named, written = (path and attempt(partial(split_config, path), faults)) or ({}, {})
     preset = named.get("preset") if preset is None else preset
-    alone = partial(without_others, beside or {}, recipe.settings.model_fields, faults)
+    known = recipe.settings.model_fields
+    alone = partial(without_others, beside or {}, known, faults)
+    options = attempt(lambda: named_options(usual or {}, known), faults) or {}
     readers: list[tuple[str, Callable[[], Mapping[str, Any]]]] = [
         (f"{PRESET}{preset}", lambda: {} if preset is None else read_preset(recipe.name, preset)),
         (str(config), lambda: alone(file_settings(recipe, written), path)),
         (BEFORE, lambda: {} if settings is None else settings.model_dump(mode="json")),
-        (AS_SET, lambda: shared_settings(recipe, usual or {}, assigned(overrides), values)),
+        (AS_SET, lambda: usual_settings(recipe.name, options, known, assigned(overrides), values)),
         *((AS_SET, partial(lambda text: alone(read_overrides([text])), text)) for text in overrides),
     ]
     best = attempt(lambda: best_precision(pick_device(device)), faults)
@@ -104,14 +107,14 @@ def recipe_settings(
     asked = any("precision" in layer for _, layer in layers)
     layers.insert(0, ("by default", {"precision": going_on(out, best)} if best and not asked else {}))
     told = None if settings is None else {name for name in recipe.settings.model_fields if settings.is_told(name)}
-    if usual:
+    if LENGTHS.intersection(options) and STOP not in values:
         layers += stops_of_caller(layers, told)
     layers += unset_epochs(recipe.settings.steps_instead, layers, told)
     built = attempt(lambda: build(recipe.settings, *(layer for _, layer in layers)), faults)
     if built is not None:
         before = {} if settings is None else settings.lifted
-        option = (usual or {}).get("epochs") is not None
-        built.lift(lifted_bounds(built, before, layers if option else (), assigned(overrides) | {*values}))
+        above = layers if "epochs" in options else ()
+        built.lift(lifted_bounds(built, before, above, assigned(overrides) | {*values}))
         for source, layer in layers:
             origin = (settings or built).origin_of if source == BEFORE else lambda name, source=source: source
             built.coming_from({name: origin(name) for name in layer})
@@ -225,19 +228,6 @@ def file_settings(recipe: Recipe, written: Mapping[str, Any]) -> dict[str, Any]:
     known = recipe.settings.model_fields
     options, settings = split_options(written, known)
     return usual_settings(recipe.name, options, known, written=settings) | settings
-
-
-def shared_settings(
-    recipe: Recipe, usual: Mapping[str, Any], overrides: Collection[str], values: Collection[str]
-) -> dict[str, Any]:
-    """The settings that options for what everyone sets give, beside settings of ``key=value`` texts and by name.
-
-    Raises
-    ------
-    Faults : a name is that of no such option; an option or a setting is given twice.
-    """
-    known = recipe.settings.model_fields
-    return usual_settings(recipe.name, named_options(usual, known), known, overrides, values)
 
 
 def named_options(usual: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:

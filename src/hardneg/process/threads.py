@@ -155,9 +155,12 @@ def pick_device(device: str | None = None) -> str:
 def device_sharers() -> int:
     """The processes of this machine that :func:`pick_device` gives one CUDA device, at most.
 
-    All see the same devices, as ``torchrun`` starts them.
+    They are taken to see the same devices, as ``torchrun`` starts them. Only where ``CUDA_VISIBLE_DEVICES`` names a
+    single one, a launcher may have given each process its own; then nothing is shared.
     """
     devices = _cuda_devices() if local_size() > 1 else 0
+    if devices == 1 and "CUDA_VISIBLE_DEVICES" in os.environ:
+        return 1
     return -(-local_size() // devices) if devices else 1
 
 

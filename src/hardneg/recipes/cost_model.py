@@ -166,7 +166,9 @@ def work_of(
         shares = shares_of_states(data, states=states, mined=mined, among=among, part=part)
         # The model that training starts from mines first, unless the first episode, or all, mine nothing.
         guide = settings.keeps_start and data.test is None and among < 1.0 and mined < len(episodes)
-        queries, shares[0] = mined * part.queries + states * share + guide, shares[0] + guide
+        queries = mined * part.queries + states * share + guide
+        if guide:
+            shares[0] += guide
     return CostModel(
         data,
         episodes,

@@ -21,7 +21,7 @@ from hardneg.process.progress import counted, wait_for_another
 from hardneg.process.threads import usable_threads
 from hardneg.records import Float32, Int32, Int64, Run, offsets_of
 from hardneg.search.analysers import facts_of, tokenizer_of
-from hardneg.search.runs import check_request, limited_run
+from hardneg.search.runs import check_request, limited_run, part_of
 from hardneg.storage.artifacts import digest_json, is_published, load_array, open_artifact, publish, read_json
 from hardneg.storage.lease import LEASES, made_once
 
@@ -137,7 +137,7 @@ def bm25_texts(
     if among is None:
         return search(index, texts, rows, k)
     run = search(index.among(among), texts, rows, k)
-    return limited_run(run, among)
+    return limited_run(run, among, part_of(among))
 
 
 def open_bm25(collection: Passages, cache: Path, language: str | None = None) -> Bm25Index:

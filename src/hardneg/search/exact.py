@@ -237,7 +237,8 @@ class ExactIndex:
     @cached_property
     def max_loss(self) -> float:
         """The largest norm of what rounding to bfloat16 takes from a passage; all passages are read for it."""
-        parts = (part.to(self.device) for _, chunk in self._chunks() for part in chunk.split(self.slice))
+        many = SLICE["cpu" if room(self.device.type) is not None else self.device.type]  # few under a limit
+        parts = (part.to(self.device) for _, chunk in self._chunks() for part in chunk.split(many))
         return max(float(loss(part, torch.bfloat16).max()) for part in parts)
 
     def _chunks(self, width: int | None = None) -> Iterator[tuple[int, Tensor]]:

@@ -27,7 +27,7 @@ from hardneg.search.encoding import Encoding, encode_side
 from hardneg.search.locked import Guarded, one_at_a_time, opened_once
 from hardneg.search.parts import SharedIndex
 from hardneg.search.retrieve import Index, StoredIndex, dot_products, index_run
-from hardneg.search.runs import KIND, check_rows, check_texts, is_of, limited_run, loaded, save_run
+from hardneg.search.runs import KIND, check_rows, check_texts, is_of, limited_run, loaded, part_of, save_run
 from hardneg.search.vectors import as_tensor
 from hardneg.storage.artifacts import digest_json, is_current, is_published, place_in, read_manifest
 from hardneg.storage.lease import LEASES, sharing
@@ -87,6 +87,7 @@ class Retriever(Guarded):
         self.encoding, self.index, self.timed = encoding, index, timed
         self.passages_at, self.beside = passages_at, beside
         self.among: Int32 | None = None
+        self.part = ""  # digest of these rows
         self.alone = False
         self.digest = encoder.digest()  # now: the weights may change while the retriever is looked at
         passage = encoder.digest("passage")
@@ -161,6 +162,7 @@ class Retriever(Guarded):
         assert self.encoder.settings.chunks == 1, "each text is one sequence"
         other = copy.copy(self)
         other.among, other.alone = distinct(passages).astype(np.int32), alone
+        other.part = part_of(other.among)
         if alone or self.alone:
             other.__dict__.pop("passages", None)
         return other
@@ -230,7 +232,7 @@ class Retriever(Guarded):
         asked = as_tensor(vectors), query_rows, k, self.collection.digest
         with track("searching", "queries", kind="search") as tick:
             run = index_run(index, *asked, documents=self.chunks, progress=tick)
-        return run if self.among is None else limited_run(run, self.among)
+        return run if self.among is None else limited_run(run, self.among, self.part)
 
     # ------------------------------------------------------------ vectors and scores
 
@@ -337,10 +339,12 @@ class Retriever(Guarded):
             return Embeddings.open(path)
         ready = is_published(path)
         held = contextlib.nullcontext() if ready else sharing(self.cache / LEASES / path.name)
+        encoded = 0  # tokens; not those of the store: it may be cached, whole or in part
         with self.timed("encode", side=side, tokens=0, cached=ready) as facts:
 
             def counted(done: int, total: int) -> None:
-                facts["tokens"] = done  # not those of the store: it may be cached, whole or in part
+                nonlocal encoded
+                encoded = done
 
             with held:  # nothing deletes what is being made
                 made = encode_side(
@@ -353,7 +357,7 @@ class Retriever(Guarded):
                     shard=member(),
                     counted=counted,
                 )
-            facts["tokens"] = sum_over_all(facts["tokens"])  # which waits: others may have shards to make
+            facts["tokens"] = sum_over_all(encoded)  # which waits: others may have shards to make
         return made or Embeddings.open(path)
 
     def _embeddings(self, side: Side, *, searching: bool = True) -> tuple[TokenStore | SomeTokens, Path]:
@@ -467,7 +471,7 @@ class CachedRetriever(Retriever):
             "encoding": digest_json(dataclasses.asdict(self.encoding)),
             "asked": digest_json(asked),
             **self.shortened(as_trained),
-            **({} if self.among is None else {"passages": digest_json(self.among.tolist())}),
+            **({} if self.among is None else {"passages": self.part}),
         }
 
     @one_at_a_time

@@ -72,9 +72,14 @@ def check_texts(texts: Sequence[str]) -> None:
         raise SettingsError("BAD_SETTING", f"texts is {texts!r:.60}, one text", "give a list of texts")
 
 
-def limited_run(run: Run, among: Int32) -> Run:
-    """A run over the passages at these rows as a run of the whole collection, which says what it ranks."""
-    return replace(run, passage_rows=among[run.passage_rows], limited=digest_json(among.tolist()))
+def part_of(among: Int32) -> str:
+    """The digest of the rows of passages that alone are ranked, which ascend."""
+    return digest_json(among.tolist())
+
+
+def limited_run(run: Run, among: Int32, part: str) -> Run:
+    """A run over the passages at these rows as a run of the whole collection; ``part`` says what it ranks."""
+    return replace(run, passage_rows=among[run.passage_rows], limited=part)
 
 
 def save_run(run: Run, path: Path, *, inputs: Mapping[str, str], settings: Mapping[str, object]) -> None:
