@@ -91,6 +91,7 @@ def _in_full(torch: Any) -> Iterator[None]:
     The newer settings follow it. Parts of torch, its profiler for one, fail where they differ.
     """
     kinds = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+    above = torch.backends.fp32_precision, torch.backends.mkldnn.fp32_precision  # which they follow unless set
     before, older = [kind.fp32_precision for kind in kinds], None
     if FULL.issuperset(before):
         yield
@@ -106,8 +107,8 @@ def _in_full(torch: Any) -> Iterator[None]:
         ):  # else a function of the caller chose in the block
             if older is not None:
                 torch.set_float32_matmul_precision(older)
-            for kind, precision in zip(kinds, before, strict=True):
-                kind.fp32_precision = precision
+            for kind, precision, general in zip(kinds, before, above, strict=True):
+                kind.fp32_precision = "none" if precision == general else precision
 
 
 _float32, _products = _Float32(), _Products()
@@ -126,6 +127,16 @@ def _torch() -> Any:
     """The loaded torch; None where it is not loaded, or not yet whole."""
     torch = sys.modules.get("torch")
     return torch if hasattr(torch, "get_default_device") else None
+
+
+def places_of_modules() -> str:
+    """Where Python looks for modules in this process, as ``PYTHONPATH`` gives it to a new one.
+
+    A process that is started with it and with ``-P`` finds the same packages, this one among them. The entry for
+    the current folder is left out, and so is what is no text, as Python ignores it.
+    """
+    places = [place for place in sys.path if isinstance(place, str) and place]
+    return os.pathsep.join(dict.fromkeys([*places, os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]))
 
 
 @contextlib.contextmanager

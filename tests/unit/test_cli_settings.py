@@ -170,6 +170,21 @@ def test_epochs_leave_the_lengths_that_they_do_not_set(tmp_path, recipe, first, 
     assert first_of("finetune", tmp_path / "own.toml", **both) == min(first_of(settings=unbounded), 9)
 
 
+def test_an_option_lifts_the_same_however_it_is_written():
+    typed, named = (settings_of("ance-tele", "finetune", usual={name: 3.0}) for name in ("--epochs", "epochs"))
+    assert typed.lifted == named.lifted == {"min_steps": 150, "max_steps": 5000}
+    assert typed.for_data(100).first_steps == named.for_data(100).first_steps == 150
+    again = settings_of("ance-tele", **typed.model_dump(mode="json"))
+    assert (again.lifted, again == typed) == ({}, True)  # what was lifted plays no part in comparisons
+
+
+def test_an_early_end_that_is_taken_away_by_name_is_gone(tmp_path):
+    (tmp_path / "own.toml").write_text("stop_step = 3\n")
+    for usual in ({}, {"lr": 1e-4}, {"negatives": 2}, {"steps": 9}):
+        assert settings_of("star", None, tmp_path / "own.toml", usual=usual, stop_step=None).stop_step is None
+        assert settings_of("star", None, tmp_path / "own.toml", usual=usual).stop_step == 3
+
+
 @pytest.mark.parametrize("recipe", ["star", "ance", "ranker", "ar2"])
 def test_more_epochs_than_steps_can_be_counted_are_refused(recipe):
     settings = settings_of(recipe, "finetune", usual={"epochs": 1e308})

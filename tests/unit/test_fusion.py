@@ -2,6 +2,7 @@
 
 import math
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -225,3 +226,12 @@ def test_the_best_weights_are_found_and_ties_go_to_the_first():
 def test_the_lists_of_some_queries():
     run = run_of({9: [1, 2], 4: [5], 2: [7, 8]})
     assert lists(of_queries(run, np.array([2, 3, 9], np.int32))) == {2: lists(run)[2], 9: lists(run)[9]}
+
+
+def test_a_fused_run_says_which_passages_were_ranked():
+    """One that is made of others over different passages is of none of these parts."""
+    whole, a, b = (replace(run_of([[0, 1]]), limited=part) for part in ("", "a", "b"))
+    assert [fuse([one, one], k=2).limited for one in (whole, a)] == ["", "a"]
+    mixed = {fuse(runs, k=2).limited for runs in ([whole, a], [a, whole], [a, b], [b, a])}
+    assert len(mixed) == 2
+    assert not mixed & {"", "a", "b"}

@@ -4,8 +4,10 @@ import contextlib
 import json
 import os
 import signal
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ import hardneg as hn
 from hardneg import surroundings as surroundings_of_torch
 from hardneg.models.cross_encoder import PairHead
 from hardneg.search.proposals import ALLOWED
-from hardneg.surroundings import kept_draws
+from hardneg.surroundings import kept_draws, own_surroundings, places_of_modules
 from worlds.small_trainings import train_small
 from worlds.tiny_world import one_thread  # noqa: F401
 
@@ -327,3 +329,21 @@ def test_a_fork_of_a_process_that_has_computed_works_on_one_thread(monkeypatch, 
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_places_of_modules_are_texts_and_hold_this_package(monkeypatch):
+    monkeypatch.setattr(sys, "path", ["", "/a", Path("/b"), "/a", None])
+    places = places_of_modules().split(os.pathsep)
+    assert places == ["/a", str(Path(hn.__file__).parents[1])]
+
+
+def test_a_general_choice_of_the_caller_still_leads_afterwards():
+    """What only follows the general setting is not made a setting of its own."""
+    try:
+        torch.backends.fp32_precision = "tf32"
+        with own_surroundings():
+            assert torch.backends.mkldnn.matmul.fp32_precision == "ieee"
+        torch.backends.fp32_precision = "ieee"
+        assert torch.backends.cuda.matmul.fp32_precision == torch.backends.mkldnn.matmul.fp32_precision == "ieee"
+    finally:
+        torch.backends.fp32_precision = "none"

@@ -412,7 +412,8 @@ def scorer(world: World, ranker: Place, reading: Mapping[str, Any]) -> Callable[
     from hardneg.api.rank import open_scorer
 
     shared = {name: reading[name] for name in ("allow_bin", "device") if name in reading}
-    return open_scorer(source_at(model_place(ranker, "ranker"), **shared), world.collection, world.cache).score
+    source = source_at(model_place(ranker, "ranker"), **shared)
+    return open_scorer(source, world.collection, world.cache, as_trained=True).score
 
 
 def model_run(world: World, model: Place, reading: Mapping[str, Any]) -> Run:

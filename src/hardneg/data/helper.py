@@ -22,6 +22,7 @@ from hardneg.data.formats.moulds import MOST
 from hardneg.data.ready import BlockReader, ReadyBlock
 from hardneg.data.record_source import PassageLines, PassagePart
 from hardneg.process.threads import usable_cpus
+from hardneg.surroundings import places_of_modules
 
 ALONE = 64  # blocks that are read before a helper is started, which takes some tenths of a second
 ROOM = 1 << 20  # bytes of a pipe
@@ -115,7 +116,7 @@ class Helper:
 
     def _start(self) -> subprocess.Popen[bytes]:
         """Start the process. Signals of the terminal do not reach it; it ends when this one's pipe closes."""
-        same = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # so that it finds this very package
+        same = {**os.environ, "PYTHONPATH": places_of_modules()}  # so that it finds this very package
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "hardneg.data.helper"],
             stdin=subprocess.PIPE,

@@ -25,6 +25,7 @@ from hardneg.process.progress import track
 from hardneg.process.threads import usable_threads
 from hardneg.records import Int32, Int64, Qrels, Run, distinct, offsets_of, owners, pair_keys, spans
 from hardneg.storage.artifacts import digest_json, is_published, load_array, open_artifact, publish
+from hardneg.surroundings import places_of_modules
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +139,7 @@ class AnswerCache:
         Not by loky: two processes answer after 3.5 s, not 2.5, and a killed parent's lived on for over 30 s.
         """
         command = [sys.executable, "-P", "-m", "hardneg.evaluation.matching"]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        environment = os.environ | {"PYTHONPATH": places_of_modules()}
         job = request(self.collection.path, query_rows, passage_rows, self.mode)
         done = subprocess.run(command, input=job, capture_output=True, env=environment, check=False)
         if done.returncode < 0:  # a signal ended it

@@ -155,7 +155,7 @@ def pick_device(device: str | None = None) -> str:
 def device_sharers() -> int:
     """The processes of this machine that :func:`pick_device` gives one CUDA device, at most.
 
-    They are taken to see the same devices, as ``torchrun`` starts them. Only where ``CUDA_VISIBLE_DEVICES`` names a
+    They are taken to see the same devices, as ``torchrun`` starts them. Where ``CUDA_VISIBLE_DEVICES`` names a
     single one, a launcher may have given each process its own; then nothing is shared.
     """
     devices = _cuda_devices() if local_size() > 1 else 0

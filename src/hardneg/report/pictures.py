@@ -18,6 +18,7 @@ from typing import Any
 
 from hardneg.process.threads import usable_threads
 from hardneg.storage.artifacts import publish_file
+from hardneg.surroundings import places_of_modules
 
 SCALE = 2.0  # of PNG pictures
 
@@ -82,7 +83,7 @@ def _start() -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},  # so that it finds this very package
+        env={**os.environ, "PYTHONPATH": places_of_modules()},  # so that it finds this very package
         start_new_session=True,
     )
 

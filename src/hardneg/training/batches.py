@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hardneg.data.tokens import TokenStore
-from hardneg.data.training_data import NO_ROWS, TrainingData
+from hardneg.data.training_data import TrainingData
 from hardneg.errors import InputError
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.packing import upload
@@ -238,13 +238,13 @@ class KnownPositives:
 def no_negatives(data: TrainingData, *, masked: bool) -> KnownPositives | None:
     """Finds the passages that are no negatives, besides D+: those with its texts, and :meth:`TrainingData.spared`.
 
-    If they are not ``masked``, only the latter are found; None: nothing is.
+    If they are not ``masked``, only what people judged relevant is found; None: nothing is.
     """
     if masked:
         return KnownPositives(data.known, data.collection.text_keys, data)
-    train = data.train
-    spared = data.spared(replace(train, offsets=np.zeros_like(train.offsets), passage_rows=NO_ROWS))
-    return KnownPositives(spared, data.collection.text_keys) if len(spared.passage_rows) else None
+    if data.judgements is None:
+        return None
+    return KnownPositives(data.judgements.relevant_to(data.train.query_rows), data.collection.text_keys)
 
 
 def masked_columns(batch: GroupBatch, known: KnownPositives | None, *, in_batch: bool) -> Bool:

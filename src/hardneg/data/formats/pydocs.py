@@ -29,6 +29,7 @@ from hardneg.data.record_source import JudgementRecord, PassageRecord, QueryReco
 from hardneg.errors import InputError
 from hardneg.process.threads import usable_threads
 from hardneg.storage.artifacts import digest_file, digest_json
+from hardneg.surroundings import places_of_modules
 
 log = logging.getLogger(__name__)
 
@@ -192,7 +193,7 @@ def _read_apart(files: Sequence[tuple[str, str]]) -> tuple[list[Entry], int]:
         [sys.executable, "-P", "-c", f"from {__name__} import serve; serve()"],
         input=json.dumps(files).encode(),
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(place or os.curdir for place in sys.path)},
+        env={**os.environ, "PYTHONPATH": places_of_modules()},
         check=True,
     )
     rows, skipped = json.loads(done.stdout)

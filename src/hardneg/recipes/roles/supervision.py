@@ -26,6 +26,7 @@ from hardneg.recipes.roles.jobs import Job
 from hardneg.recipes.roles.peers import heartbeat_of
 from hardneg.recipes.settings import TrainingSettings
 from hardneg.storage.lease import Observer
+from hardneg.surroundings import places_of_modules
 
 log = logging.getLogger(__name__)
 
@@ -173,8 +174,8 @@ class RoleFailed(PeerError):
 
 
 def same_modules() -> dict[str, str]:
-    """The environment in which a role finds the modules of this process, and none in the current folder."""
-    places = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
+    """The environment in which a role finds the modules of this process, where this process finds them."""
+    places = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *places_of_modules().split(os.pathsep)]
     return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(filter(None, places))), "PYTHONSAFEPATH": "1"}
 
 
