@@ -41,15 +41,16 @@ def test_the_page_is_what_its_kept_outcomes_say(depth, commands, tmp_path, name)
 
 
 @pytest.mark.slow
-def test_the_page_with_a_control_of_other_queries_is_what_its_kept_outcomes_say(depth, tmp_path):
-    said = (PAGES / "depth-64.md").read_text("utf-8")
+@pytest.mark.parametrize(("page", "kept"), [("depth-64.md", "depth-64.jsonl.gz"), ("depth-new.md", "depth-new.jsonl")])
+def test_a_page_with_a_control_of_other_queries_is_what_its_kept_outcomes_say(depth, tmp_path, page, kept):
+    said = (PAGES / page).read_text("utf-8")
     block = re.search(r"```bash\n(.*?)```", said, re.DOTALL).group(1).replace("\\\n", " ")
     commands = [line.split("studies/depth.py ")[1] for line in block.splitlines() if "studies/depth.py " in line]
     assert len(commands) == said.count("written by studies/depth.py")
-    for name in ("depth-64.md", "depth-64.jsonl.gz"):
+    for name in (page, kept):
         (tmp_path / name).write_bytes((PAGES / name).read_bytes())
     harness = importlib.import_module("harness")
     for command in commands:
         words = command.replace("FOLDER/", "").replace("docs/studies", str(tmp_path)).split()
         depth.main(harness.command_line("", depth.options).parse_args([*words, "--only-report"]))
-    assert (tmp_path / "depth-64.md").read_text("utf-8") == said
+    assert (tmp_path / page).read_text("utf-8") == said
