@@ -1,5 +1,7 @@
 """Queries that are passages of the corpus themselves: the passage is neither their hit nor a negative."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,11 +9,12 @@ import hardneg as hn
 from hardneg.data.collection import Collection
 from hardneg.data.judgements import JudgedIds
 from hardneg.data.own_passages import own_passages
-from hardneg.data.training_data import TrainingData, amended
+from hardneg.data.training_data import Labels, TrainingData, amended
 from hardneg.diagnostics.forgetting import reciprocal_ranks
 from hardneg.diagnostics.judge import Judge
 from hardneg.evaluation.measures import parse_measures
-from hardneg.negatives.labels import answers_of, relevant
+from hardneg.negatives.labels import answers_of, current_positives, relevant
+from hardneg.negatives.mining import Corpus
 from hardneg.records import owners
 from hardneg.training.batches import KnownPositives, no_negatives
 from worlds.tiny_records import run_of
@@ -28,10 +31,10 @@ QUERIES = {"x": "red  fox jumps ", "t": "red whale", "0": "red cow", "q": "red f
 TRAIN = {"x": ["y"], "t": ["z"], "0": ["z"], "q": ["y"]}
 
 
-def argued(folder, train=TRAIN):
+def argued(folder, train=TRAIN, **options):
     """A collection whose queries x and t are passages; the id 0 is of a passage with another text by chance."""
     passages = [(name, *([text] if isinstance(text, str) else text)) for name, text in PASSAGES.items()]
-    return Collection.from_lists(passages, QUERIES, {"train": train, "test": train}, to=folder / "c")
+    return Collection.from_lists(passages, QUERIES, {"train": train, "test": train}, to=folder / "c", **options)
 
 
 def data_of(collection):
@@ -87,6 +90,18 @@ def test_the_query_itself_is_not_relevant_either(tmp_path):
     assert relevant(run, data, contains).passage_rows.tolist() == data.train.passage_rows.tolist()
     same = argued(tmp_path / "same", {"x": ["x"]})
     assert data_of(same).train.passage_rows.tolist() == same.passage_ids.rows(["x"]).tolist()
+
+
+def test_an_answer_in_the_query_itself_teaches_nothing(tmp_path):
+    """The passages x, copy and y hold the answer of x; BM25 ranks x first."""
+    c = argued(tmp_path, answers={"x": ["red fox"]})
+    data = replace(data_of(c), labels=Labels("answers", use_positive_ctxs=False))
+    assert c.query_ids.take(data.train.query_rows) == ["x"]
+    contains = answers_of(data, tmp_path)
+    found = current_positives(Corpus(c, tmp_path), data, 6, contains)
+    assert c.passage_ids.take(found.passage_rows) == ["y"]
+    run = run_of([range(6)], query_rows=data.train.query_rows)
+    assert c.passage_ids.take(relevant(run, data, contains).passage_rows) == ["y"]
 
 
 def test_what_people_judged_negative_stays_one(tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from hardneg.data.own_passages import are_own
 from hardneg.data.training_data import BY_QRELS, TrainingData
 from hardneg.evaluation.answers import AnswerCache
 from hardneg.negatives.candidates import Contains, is_known
@@ -44,14 +45,18 @@ class Relevance:
         return self.taught(query_rows, passage_rows) | self.data.of_equal_query(query_rows, passage_rows)
 
     def taught(self, query_rows: Int32, passage_rows: Int32) -> NDArray[np.bool_]:
-        """Whether it is so by answers and people alone, and not because an equal query has the passage."""
-        found = np.zeros(len(query_rows), bool)
+        """Whether it is so by answers and people alone, and not because an equal query has the passage.
+
+        An answer in the passage that is the query itself, or in a copy of it, says nothing.
+        """
+        found, text_keys = np.zeros(len(query_rows), bool), self.data.collection.text_keys
         if self.by_answers is not None:
             found |= self.by_answers(query_rows, passage_rows)
+            found &= ~are_own(query_rows, passage_rows, self.data.own, text_keys)
         judgements = self.data.judgements
         if judgements is not None:
             found &= ~judgements.are(query_rows, passage_rows, "negative")
-            found |= judgements.are_relevant(query_rows, passage_rows, self.data.collection.text_keys)
+            found |= judgements.are_relevant(query_rows, passage_rows, text_keys)
         return found
 
 
