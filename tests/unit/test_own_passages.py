@@ -115,6 +115,15 @@ def test_what_people_judged_negative_stays_one(tmp_path):
     assert c.passage_ids.take(np.flatnonzero(mask[0])) == ["y"]
 
 
+@pytest.mark.parametrize("label", ["relevant", "positive"])
+def test_a_query_that_people_judged_relevant_to_itself_stays_a_hit(tmp_path, label):
+    c = argued(tmp_path)
+    judged = JudgedIds(tmp_path, {("x", "x"): (label, 2)}).known(c.query_ids, c.passage_ids)
+    judge = Judge(amended(data_of(c), judged), parse_measures("RR@10"), tmp_path)
+    run = run_of([c.passage_ids.rows(["x", "z", "y"])] * 4)
+    assert reciprocal_ranks(judge.hits(run), judge.relevant(run))[c.query_ids.rows(["x"])[0]] == 1
+
+
 RUN = {"x": {"x": 3.0, "y": 2.0}, "0": {"0": 3.0, "z": 2.0}}
 
 

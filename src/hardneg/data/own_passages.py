@@ -68,12 +68,17 @@ def without_pairs(run: Run, query_rows: Int32, passage_rows: Int32) -> Run:
     return run.where(~np.isin(hits, pair_keys(query_rows, passage_rows)))
 
 
-def without_own(run: Run, relevant: Positives, collection: Collection) -> Run:
-    """The run without the hits that are their query itself, for the queries of ``relevant``.
+def own_hits(relevant: Positives, collection: Collection) -> tuple[Int32, Int32]:
+    """The queries of ``relevant`` that are passages themselves, and these passages, which are no hits of theirs.
 
-    What is ``relevant`` to its query stays.
+    What is ``relevant`` to its query is left out, as it may be a hit.
     """
     queries, passages = own_passages(collection, relevant.query_rows)
     judged = pair_keys(relevant.query_rows[owners(relevant.offsets)], relevant.passage_rows)
     left = ~np.isin(pair_keys(queries, passages), judged)
-    return without_pairs(run, queries[left], passages[left])
+    return queries[left], passages[left]
+
+
+def without_own(run: Run, relevant: Positives, collection: Collection) -> Run:
+    """The run without the hits that are their query itself, for the queries of ``relevant`` (:func:`own_hits`)."""
+    return without_pairs(run, *own_hits(relevant, collection))

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from hardneg.data.own_passages import without_own
+from hardneg.data.own_passages import without_pairs
 from hardneg.data.training_data import TrainingData
 from hardneg.evaluation.answers import check_answers, evaluate_with_answers
 from hardneg.evaluation.measures import Evaluation, Measure
 from hardneg.negatives.candidates import Contains
-from hardneg.negatives.labels import DEPTH, answers_of, relevant
+from hardneg.negatives.labels import DEPTH, answers_of, no_hits, relevant
 from hardneg.records import Int32, Positives, Run, distinct
 from hardneg.search.bm25 import bm25_run
 
@@ -112,7 +112,7 @@ class Judge:
 
     def hits(self, run: Run) -> Run:
         """The run of training queries without the hits that are their query itself."""
-        return without_own(run, self.data.train, self.data.collection)
+        return without_pairs(run, *no_hits(self.data, "query"))
 
     def relevant(self, run: Run, depth: int | None = DEPTH) -> Positives:
         """The passages that count as relevant in the first ``depth`` hits of training queries; None: in all."""

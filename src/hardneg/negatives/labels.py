@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.data.own_passages import are_own
-from hardneg.data.training_data import BY_QRELS, TrainingData
+from hardneg.data.own_passages import are_own, own_hits
+from hardneg.data.training_data import BY_QRELS, NO_ROWS, TrainingData
 from hardneg.evaluation.answers import AnswerCache
 from hardneg.negatives.candidates import Contains, is_known
 from hardneg.negatives.mining import Corpus, Searcher, training_depth
@@ -74,6 +74,21 @@ def answers_of(data: TrainingData, cache: Path) -> Contains | None:
     if data.judgements is None and data.equal_queries is None and not len(data.own[0]):
         return book
     return Relevance(data, book)
+
+
+def no_hits(data: TrainingData, name: str) -> tuple[Int32, Int32]:
+    """The queries of a run that are passages themselves, and these passages (both [m]): they are no hits.
+
+    Parameters
+    ----------
+    name : ``query``, the training queries, or a split that is judged; other runs keep all hits.
+    """
+    if name == "query":
+        known = data.train if data.judgements is None else data.judgements.with_relevant(data.train)
+        return own_hits(known, data.collection)
+    if name in data.judged:
+        return own_hits(data.judged[name].positives(), data.collection)
+    return NO_ROWS, NO_ROWS
 
 
 def current_positives(
