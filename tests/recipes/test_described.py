@@ -59,7 +59,9 @@ def figures(out):
         found = {"train": run_of_state(out, state, "query")}
         found |= {split: run_of_state(out, state, split) for split in ("test", "dev")}
         found |= {
-            split: run.cut(judge.depth) for split, run in found.items() if run is not None and split != "train"
+            split: run.cut(judge.depth_of(split))
+            for split, run in found.items()
+            if run is not None and split != "train"
         }
         runs = {name: run for name, run in found.items() if run is not None}
         runs = bm25_judged(judge) if state.name == "bm25" else runs

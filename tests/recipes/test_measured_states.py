@@ -385,7 +385,9 @@ def test_bm25_searches_as_deep_among_the_passages_that_judge_dev_as_a_model_does
 
 def whole_test(judge):
     """BM25's run of the test queries among all passages."""
-    return bm25_run(judge.data.collection, judge.data.judged["test"].query_rows, judge.depth, judge.cache)
+    return bm25_run(
+        judge.data.collection, judge.data.judged["test"].query_rows, judge.depth_of("test"), judge.cache
+    )
 
 
 def test_where_dev_would_need_half_of_the_passages_it_is_judged_among_all(train, world, tmp_path, monkeypatch):

@@ -8,10 +8,11 @@ import pytest
 import hardneg as hn
 from hardneg.data.collection import Collection
 from hardneg.data.judgements import JudgedIds
-from hardneg.data.own_passages import own_passages
+from hardneg.data.own_passages import own_passages, without_own
 from hardneg.data.training_data import Labels, TrainingData, amended
 from hardneg.diagnostics.forgetting import reciprocal_ranks
 from hardneg.diagnostics.judge import Judge
+from hardneg.diagnostics.search_state import bm25_judged
 from hardneg.evaluation.measures import parse_measures
 from hardneg.negatives.labels import answers_of, current_positives, relevant
 from hardneg.negatives.mining import Corpus
@@ -167,3 +168,33 @@ def test_dev_and_training_ranks_do_not_count_the_query_itself(tmp_path):
     run = run_of([rows] * 4)
     assert judge.evaluate({"dev": run})["dev"].values["RR@10"].tolist() == [0.25, 0.5, 0.25, 1]
     assert reciprocal_ranks(judge.hits(run), judge.relevant(run)).tolist() == [0.25, 0.5, 0.25, 1]
+
+
+def numbered(folder, n):
+    """A collection of n passages, p0 and so on, of which two are queries that are judged by the next one."""
+    passages = {f"p{i}": f"red word{i}" for i in range(n)}
+    queries = {name: passages[name] for name in ("p0", "p1")} | {"q": "red word0"}
+    judged = {"p0": ["p1"], "p1": ["p2"]}
+    return Collection.from_lists(passages, queries, {"test": judged, "dev": {"q": ["p1"]}}, to=folder / "c")
+
+
+def test_a_split_with_such_a_query_is_searched_one_deeper(tmp_path):
+    """So R@100 looks at 100 hits; a split without one is searched as before."""
+    c = numbered(tmp_path, 110)
+    data = TrainingData(c, c.qrels("test").positives(), c.qrels("dev"), c.qrels("test"))
+    judge = Judge(data, parse_measures("R@100"), tmp_path)
+    runs = bm25_judged(judge)
+    assert {name: np.diff(run.offsets).tolist() for name, run in runs.items()} == {"test": [101] * 2, "dev": [100]}
+    hits = without_own(runs["test"], c.qrels("test").positives(), c)
+    assert np.diff(hits.offsets).tolist() == [100] * 2
+
+
+@pytest.mark.parametrize(("passages", "told"), [(30, ["at most 11 hits, so nDCG@12 may be too low"]), (12, [])])
+def test_the_query_itself_is_no_hit_of_a_run_that_may_be_too_short(tmp_path, caplog, passages, told):
+    """A run of 12 hits has 11 of a query that is a passage; they may be all other passages that there are."""
+    c = numbered(tmp_path, passages)
+    last = {f"p{i}": float(i) for i in range(passages - 11, passages)}
+    run = {query: {query: 99.0} | last for query in ("p0", "p1")}
+    with caplog.at_level("WARNING"):
+        hn.evaluate(run, data=c, measures="nDCG@12", cache=tmp_path)
+    assert [message.split("have ")[1].split(";")[0] for message in caplog.messages if "hits" in message] == told

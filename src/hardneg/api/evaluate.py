@@ -29,7 +29,7 @@ from hardneg.data.collection import Collection
 from hardneg.data.formats.arrays import write_records
 from hardneg.data.ids import IdSpace, extend
 from hardneg.data.judgements import JudgedIds, read_judgements
-from hardneg.data.own_passages import of_same_id, without_pairs
+from hardneg.data.own_passages import of_same_id, without_own, without_pairs
 from hardneg.errors import InputError, SettingsError
 from hardneg.evaluation.answers import evaluate_with_answers
 from hardneg.evaluation.compare import UNJUDGED, compare_runs, first_disagreement, overlap
@@ -99,6 +99,8 @@ def evaluate(
         runs = without_own_ids(runs, queries, passages)
     if judgements is not None:
         judged = extended(judged, Path(judgements), queries, passages, collection)
+    if collection is not None:
+        runs = [without_own(one, judged.positives(), collection) for one in runs]
     evaluation = evaluate_with_answers(
         runs[0], judged, parsed, collection=collection, cache=cache_at(cache), id_rank=None
     )
@@ -188,7 +190,7 @@ def warn_of_depth(
     deepest = int(counts.max(initial=0))
     if deepest < LEAST_CUT or 2 * int((counts == deepest).sum()) < len(counts):
         return
-    if collection is not None and deepest >= collection.n_passages:
+    if collection is not None and deepest + 1 >= collection.n_passages:  # all but the query itself
         return
     deeper = [str(measure) for measure in measures if measure.cutoff is not None and measure.depth > deepest]
     if deeper := [name for name in deeper if found.of(name).mean() < 1]:

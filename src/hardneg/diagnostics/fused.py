@@ -51,7 +51,7 @@ def fused_run(seen: Seen, state: str, split: str, judge: Judge) -> Evaluation:
     id_rank = judge.data.collection.passage_ids.id_rank
     dense = seen[state].runs[split]
     runs = [in_file_order(run, id_rank) for run in (seen[BM25].runs[split], dense)]
-    run = fuse(runs, k=judge.depth, id_rank=id_rank)
+    run = fuse(runs, k=judge.depth_of(split), id_rank=id_rank)
     return judge.evaluate({split: run})[split]
 
 

@@ -57,10 +57,12 @@ class Judge:
         """The function that tells whether a passage is relevant beyond the qrels; None if only the qrels count."""
         return answers_of(self.data, self.cache)
 
-    @property
-    def depth(self) -> int:
-        """How deep dev and test queries are searched."""
-        return evaluation_depth(self.measures)
+    def depth_of(self, split: str) -> int:
+        """How deep the queries of dev or test are searched: one deeper if one of them is a passage itself.
+
+        That passage is no hit, so measures at a cut-off still have all hits that they look at.
+        """
+        return evaluation_depth(self.measures) + bool(len(no_hits(self.data, split)[0]))
 
     @cached_property
     def judged_among(self) -> Mapping[str, Int32]:

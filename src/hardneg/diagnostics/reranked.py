@@ -220,7 +220,7 @@ def gains(
             run = (deep or {}).get(split, before.runs[split])
             perfect = rerank(run, Grades(judge.data.judged[split]), k)
             judging = Judge(judge.data, measures, judge.cache)
-            best = judging.evaluate({split: perfect.cut(judge.depth)})[split]
+            best = judging.evaluate({split: perfect.cut(judge.depth_of(split))})[split]
         found[split] = Gain(k, before.evaluations[split], after.evaluations[split], best)
     return found
 

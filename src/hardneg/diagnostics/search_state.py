@@ -67,10 +67,10 @@ def search_judged(state: State, splits: Mapping[str, Qrels], judge: Judge) -> di
 def search_split(state: State, name: str, qrels: Qrels, judge: Judge, among: Int32 | None) -> Run:
     """The run of a split's queries among the passages of these rows; None: among all."""
     if among is None or not isinstance(state, Snapshot) or state.index is not None:
-        return state.search(name, qrels.query_rows, judge.depth, as_trained=name != "test")
+        return state.search(name, qrels.query_rows, judge.depth_of(name), as_trained=name != "test")
     alone = encodes_some(state, judge)
     limited = state.limited(among, alone=alone)
-    run = limited.search(name, qrels.query_rows, judge.depth, as_trained=name != "test")
+    run = limited.search(name, qrels.query_rows, judge.depth_of(name), as_trained=name != "test")
     if alone:
         limited.discard("passage")
     return run
@@ -91,7 +91,7 @@ def bm25_judged(judge: Judge) -> dict[str, Run]:
     """BM25's runs of the dev and test queries, to measure against."""
     data, among = judge.data, judge.judged_among
     return {
-        name: bm25_run(data.collection, qrels.query_rows, judge.depth, judge.cache, among=among.get(name))
+        name: bm25_run(data.collection, qrels.query_rows, judge.depth_of(name), judge.cache, among=among.get(name))
         for name, qrels in data.judged.items()
     }
 
@@ -103,7 +103,7 @@ def keep_bm25_runs(runs: Mapping[str, Run], judge: Judge, folder: Path) -> None:
     """
     for name, run in runs.items():
         inputs = {"collection": judge.data.collection.digest}
-        settings = {"depth": judge.depth, **(judge.few_of_dev if name == "dev" else {})}
+        settings = {"depth": judge.depth_of(name), **(judge.few_of_dev if name == "dev" else {})}
         save_run(run, run_of(folder, name), inputs=inputs, settings=settings)
 
 

@@ -132,7 +132,7 @@ class Pipelines:
             base, by, partial(self.first_run, base), None if ready else self._reranker(ranker()), ranker=place
         )
         for name, qrels in self.splits.items():
-            state.search(name, qrels.query_rows, self.judge.depth)
+            state.search(name, qrels.query_rows, self.judge.depth_of(name))
         yield state
 
     def _short(self, base: State, by: str) -> Path | None:
@@ -164,7 +164,7 @@ class Pipelines:
     def _search_dev(self, limited: Snapshot) -> dict[str, Run]:
         """The run of dev of a state among the passages that it embeds, which stay embedded."""
         rows = self.splits["dev"].query_rows
-        return {"dev": limited.search("dev", rows, self.judge.depth, as_trained=True)}
+        return {"dev": limited.search("dev", rows, self.judge.depth_of("dev"), as_trained=True)}
 
     def _reranker(self, ranker: CrossEncoder) -> Reranker:
         training = self.training
