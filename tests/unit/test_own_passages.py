@@ -1,5 +1,6 @@
 """Queries that are passages of the corpus themselves: the passage is neither their hit nor a negative."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -14,9 +15,14 @@ from hardneg.diagnostics.forgetting import reciprocal_ranks
 from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.search_state import bm25_judged
 from hardneg.evaluation.measures import parse_measures
+from hardneg.experiment.layout import Layout
+from hardneg.experiment.layout import run_of as run_place
+from hardneg.experiment.states import StateRecord
 from hardneg.negatives.labels import answers_of, current_positives, relevant
 from hardneg.negatives.mining import Corpus
 from hardneg.records import owners
+from hardneg.report.opened import Opened
+from hardneg.search.runs import save_run
 from hardneg.training.batches import KnownPositives, no_negatives
 from worlds.tiny_records import run_of
 
@@ -168,6 +174,32 @@ def test_dev_and_training_ranks_do_not_count_the_query_itself(tmp_path):
     run = run_of([rows] * 4)
     assert judge.evaluate({"dev": run})["dev"].values["RR@10"].tolist() == [0.25, 0.5, 0.25, 1]
     assert reciprocal_ranks(judge.hits(run), judge.relevant(run)).tolist() == [0.25, 0.5, 0.25, 1]
+
+
+def test_the_query_itself_is_no_hit_in_comparisons(tmp_path):
+    """Values, the first difference and the overlap go by the same hits."""
+    c = argued(tmp_path)
+    others = [{"x": {"x": 3.0, "y": 2.0, "z": 1.0}}, {"x": {"y": 2.0, "z": 1.0}}]
+    (row,) = hn.compare(others, data=c, measures="RR@10", per_query=tmp_path / "each.jsonl", cache=tmp_path)
+    assert (row["overlap"], row["ties"]) == (1, 4)
+    each = [json.loads(line) for line in (tmp_path / "each.jsonl").read_text().splitlines()]
+    assert [(one["RR@10"], one["differ_at"]) for one in each if one["query_id"] == "x"] == [([1, 1], None)]
+
+
+@pytest.mark.parametrize("name", ["query", "dev", "test"])
+def test_a_report_leaves_the_query_itself_out_of_all_lists(tmp_path, name):
+    """So the ranks beside the values are those of the values."""
+    c = argued(tmp_path)
+    data = TrainingData(c, c.qrels("train").positives(), c.qrels("test"), c.qrels("test"))
+    rows = c.passage_ids.rows(["x", "copy", "y"])
+    run = run_of([rows] * 4)
+    save_run(run, run_place(tmp_path / "runs", name), inputs={}, settings={})
+    found = Opened(Layout(tmp_path), data).run(StateRecord("final", "final", runs="runs"), name)
+    assert [c.passage_ids.take(found.hits(i)[0]) for i in c.query_ids.rows(["x", "q"])] == [
+        ["copy", "y"],
+        ["x", "copy", "y"],
+    ]
+    assert len(Opened(Layout(tmp_path)).run(StateRecord("final", "final", runs="runs"), name).passage_rows) == 12
 
 
 def numbered(folder, n):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from hardneg.data.own_passages import NONE
 from hardneg.diagnostics.counted_errors import PairwiseErrors, compare_errors, errors_in_lists, most_errors
 from hardneg.diagnostics.pairwise_errors import pairwise_errors
 from hardneg.errors import InputError
@@ -75,6 +76,18 @@ def test_queries_without_positives_count_nowhere():
     assert found.mean() == found.errors.sum() / 2
     with pytest.raises(InputError, match="NO_POSITIVES"):
         pairwise_errors(ExactIndex(passages), queries, positives_of([[], [], [], []]))
+
+
+def test_a_passage_that_is_the_query_itself_is_no_error():
+    queries, passages = unit((3, 8), 21), unit((40, 8), 22)
+    passages[[4, 9]] = queries[[0, 2]]  # no score is higher
+    positives = positives_of([[5, 6], [7], [8]])
+    own = np.array([0, 2], np.int32), np.array([4, 9], np.int32)
+    index = ExactIndex(passages)
+    found, counted = (pairwise_errors(index, queries, positives, own=one) for one in (own, NONE))
+    assert (counted.errors - found.errors).tolist() == [1, 1, 0, 1]
+    assert found.scores.tolist() == counted.scores.tolist()
+    assert found.offsets.tolist() == [0, 2, 3, 4]
 
 
 def test_equal_scores_are_no_errors():

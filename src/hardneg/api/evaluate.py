@@ -99,8 +99,7 @@ def evaluate(
         runs = without_own_ids(runs, queries, passages)
     if judgements is not None:
         judged = extended(judged, Path(judgements), queries, passages, collection)
-    if collection is not None:
-        runs = [without_own(one, judged.positives(), collection) for one in runs]
+    runs = without_own_passages(runs, judged, collection)
     evaluation = evaluate_with_answers(
         runs[0], judged, parsed, collection=collection, cache=cache_at(cache), id_rank=None
     )
@@ -115,6 +114,13 @@ def evaluate(
 def without_own_ids(runs: Sequence[Run], queries: IdSpace, passages: IdSpace) -> list[Run]:
     """The runs without the hits that have the id of their query."""
     return [without_pairs(run, *of_same_id(run.query_rows, queries, passages)) for run in runs]
+
+
+def without_own_passages(runs: Sequence[Run], judged: Qrels, collection: Collection | None) -> list[Run]:
+    """The runs without the hits that are their query itself; without a collection these are not known."""
+    if collection is None:
+        return list(runs)
+    return [without_own(run, judged.positives(), collection) for run in runs]
 
 
 def extended(
@@ -280,6 +286,7 @@ def compare(
     opened, judged, queries, passages, collection = open_runs(each, data, split, qrels, cache)
     if leave_out_own:
         opened = without_own_ids(opened, queries, passages)
+    opened = without_own_passages(opened, judged, collection)
     options: dict[str, Any] = {"collection": collection, "cache": cache_at(cache), "id_rank": None}
     evaluations = [evaluate_with_answers(run, judged, parsed, **options) for run in opened]
     names = [named(run, number) for number, some in enumerate(seeds, 1) for run in some]

@@ -15,6 +15,8 @@ from hardneg.data.text import TextColumn, hash_texts
 from hardneg.keyed_random import UInt64
 from hardneg.records import Int32, Int64, Positives, Run, owners, pair_keys
 
+NONE: tuple[Int32, Int32] = (np.zeros(0, np.int32), np.zeros(0, np.int32))  # no query is a passage
+
 
 def of_same_id(query_rows: Int32, queries: IdSpace, passages: IdSpace) -> tuple[Int32, Int32]:
     """The queries, of these [n], whose id a passage has, too, and the rows of these passages (both [m])."""

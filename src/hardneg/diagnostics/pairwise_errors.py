@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hardneg.data.judgements import with_more
+from hardneg.data.own_passages import NONE, own_hits
 from hardneg.diagnostics.counted_errors import KIND, PairwiseErrors, load_errors, save_errors
 from hardneg.diagnostics.sampled_vectors import FOLDER as SAMPLE
 from hardneg.errors import ArtifactError, InputError
@@ -22,7 +24,7 @@ from hardneg.experiment.layout import errors_of
 from hardneg.experiment.snapshot import RESTORE, Snapshot, State
 from hardneg.process.distributed import has_others
 from hardneg.process.progress import Tick, silent, track
-from hardneg.records import Float32, Int64, Positives, Qrels, changes, owners
+from hardneg.records import Float32, Int32, Int64, Positives, Qrels, changes, owners, spans
 from hardneg.search.counting import count_above
 from hardneg.search.exact import ExactIndex
 from hardneg.search.parts import SharedIndex
@@ -30,7 +32,12 @@ from hardneg.storage.artifacts import is_current, is_published
 
 
 def pairwise_errors(
-    index: ExactIndex | SharedIndex, queries: NDArray[Any], positives: Positives, *, progress: Tick = silent
+    index: ExactIndex | SharedIndex,
+    queries: NDArray[Any],
+    positives: Positives,
+    *,
+    own: tuple[Int32, Int32] = NONE,
+    progress: Tick = silent,
 ) -> PairwiseErrors:
     """Count the pairwise errors of every positive over the whole corpus, as exactly as search scores.
 
@@ -38,6 +45,7 @@ def pairwise_errors(
     ----------
     queries : [Q, dim] vectors of the queries of ``positives``, rounded to the passages' dtype first.
     positives : D+(q), all of it: no passage of it counts as an error.
+    own : the queries that are passages themselves, ascending, and these passages, which are no errors either.
     progress : called with the number of queries done, and of all queries.
 
     Raises
@@ -47,13 +55,15 @@ def pairwise_errors(
     """
     if not len(positives.passage_rows):
         raise InputError("NO_POSITIVES", "no query has a relevant passage", "check the qrels")
-    owner = owners(positives.offsets)
+    spared = with_more(positives, *own)
+    owner = owners(spared.offsets)
     vectors = torch.as_tensor(np.asarray(queries))
-    which, rows = torch.from_numpy(owner), torch.from_numpy(np.asarray(positives.passage_rows, np.int32))
+    which, rows = torch.from_numpy(owner), torch.from_numpy(np.asarray(spared.passage_rows, np.int32))
     count = index.count_above if isinstance(index, SharedIndex) else partial(count_above, index)
     scores, above = (found.cpu().numpy() for found in count(vectors, which, rows, progress=progress))
     errors = above - relevant_above(owner, scores)
-    return PairwiseErrors(positives.query_rows, positives.offsets, scores, errors)
+    judged = np.arange(len(owner)) - spared.offsets[owner] < spans(positives.offsets)[owner]  # they come first
+    return PairwiseErrors(positives.query_rows, positives.offsets, scores[judged], errors[judged])
 
 
 def relevant_above(owner: Int64, scores: Float32) -> Int64:
@@ -102,14 +112,18 @@ def kept_errors(state: State, name: str, positives: Positives) -> PairwiseErrors
     if state.index is not None or state.chunks is not None or not len(positives.passage_rows):
         return None
     asked = [positives.query_rows.tolist(), positives.offsets.tolist(), positives.passage_rows.tolist()]
+    own = own_hits(positives, state.collection)
+    asked += [rows.tolist() for rows in own if len(rows)]  # without any, what was counted before stays current
     inputs = state.inputs_of(asked, as_trained=name != "test")
     if not is_current(path, KIND, inputs):
-        save_errors(count_errors(state, name, positives), path, inputs)
+        save_errors(count_errors(state, name, positives, own), path, inputs)
     return load_errors(path)
 
 
-def count_errors(state: Snapshot, name: str, positives: Positives) -> PairwiseErrors:
-    """Count over the stored embeddings of a state."""
+def count_errors(
+    state: Snapshot, name: str, positives: Positives, own: tuple[Int32, Int32] = NONE
+) -> PairwiseErrors:
+    """Count over the stored embeddings of a state; ``own`` as for :func:`pairwise_errors`."""
     passages = state.passages
     queries = state.queries_as(name != "test").rows(positives.query_rows)  # as the split's run has them
     index: ExactIndex | SharedIndex
@@ -118,4 +132,4 @@ def count_errors(state: Snapshot, name: str, positives: Positives) -> PairwiseEr
     else:
         index = ExactIndex(passages.shards, max_norm=passages.max_norm, device=state.encoder.device)
     with state.timed("count", run=name, queries=len(positives)), track("counting errors", "queries") as tick:
-        return pairwise_errors(index, queries, positives, progress=tick)
+        return pairwise_errors(index, queries, positives, own=own, progress=tick)

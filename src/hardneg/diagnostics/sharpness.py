@@ -10,12 +10,13 @@ import torch
 from numpy.typing import NDArray
 
 from hardneg.adversarial import entropy
+from hardneg.data.own_passages import without_pairs
 from hardneg.data.training_data import TrainingData
 from hardneg.errors import ArtifactError
 from hardneg.experiment.layout import sharpness_of
 from hardneg.experiment.snapshot import RESTORE, ArchivedState, Snapshot
 from hardneg.negatives.candidates import Contains
-from hardneg.negatives.labels import answers_of, with_answers
+from hardneg.negatives.labels import answers_of, no_hits, with_answers
 from hardneg.process.distributed import by_leader
 from hardneg.records import Float32, Int64, Positives, Qrels, Run, owners, pair_keys, spans
 from hardneg.storage.artifacts import is_published, publish, read_manifest
@@ -46,8 +47,9 @@ def keep_sharpness(
     def keep() -> None:
         contains = answers_of(data, cache)
         found = {
-            name: sharpness(state, runs[name], qrels, as_trained=name != "test", contains=contains)
+            name: sharpness(state, run, qrels, as_trained=name != "test", contains=contains)
             for name, qrels in splits.items()
+            for run in (without_pairs(runs[name], *no_hits(data, name)),)
         }
         with publish(path, KIND, inputs={"model": state.digest}) as draft:
             draft.facts |= {name: value for name, value in found.items() if value is not None}

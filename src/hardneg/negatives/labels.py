@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.data.own_passages import are_own, own_hits
-from hardneg.data.training_data import BY_QRELS, NO_ROWS, TrainingData
+from hardneg.data.own_passages import NONE, are_own, own_hits
+from hardneg.data.training_data import BY_QRELS, TrainingData
 from hardneg.evaluation.answers import AnswerCache
 from hardneg.negatives.candidates import Contains, is_known
 from hardneg.negatives.mining import Corpus, Searcher, training_depth
@@ -88,7 +88,7 @@ def no_hits(data: TrainingData, name: str) -> tuple[Int32, Int32]:
         return own_hits(known, data.collection)
     if name in data.judged:
         return own_hits(data.judged[name].positives(), data.collection)
-    return NO_ROWS, NO_ROWS
+    return NONE
 
 
 def current_positives(

@@ -114,9 +114,7 @@ def training_hits(opened: Opened) -> dict[str, JudgedHits]:
         judge = judge_of(opened)
         runs = {state.name: opened.run(state, "query") for state in opened.trained_states}
         opened.kept["training hits"] = {  # of whole lists, as an error counts at any place of them
-            name: relevant_hits(judge.hits(run), judge.relevant(run, None))
-            for name, run in runs.items()
-            if run is not None
+            name: relevant_hits(run, judge.relevant(run, None)) for name, run in runs.items() if run is not None
         }
     found: dict[str, JudgedHits] = opened.kept["training hits"]
     return found

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from hardneg.data.own_passages import without_pairs
 from hardneg.data.training_data import TrainingData
 from hardneg.errors import ArtifactError, HardnegError
 from hardneg.experiment.course import Course, course_of
@@ -28,9 +29,10 @@ from hardneg.experiment.provenance import begun_by
 from hardneg.experiment.results_manifest import check_seal
 from hardneg.experiment.so_far import dev_so_far, states_so_far
 from hardneg.experiment.states import StateRecord, read_states, without_copy
+from hardneg.negatives.labels import no_hits
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, counted_by, load_pool
-from hardneg.records import Run
+from hardneg.records import Int32, Run
 from hardneg.report.table import NotRecorded
 from hardneg.search.runs import load_run
 from hardneg.storage.artifacts import is_published, read_json
@@ -234,10 +236,20 @@ class Opened:
     # ------------------------------------------------------------ runs and pools
 
     def run(self, state: StateRecord, name: str) -> Run | None:
-        """The published run ``name`` of a state; None if there is none, or it is damaged."""
+        """The published run ``name`` of a state; None if there is none, or it is damaged.
+
+        Hits that are their query itself are left out, as from the measures.
+        """
         if state.runs is None or not is_published(place := run_of(self.layout / state.runs, name)):
             return None
-        return self.told(lambda: load_run(place), None)
+        run = self.told(lambda: load_run(place), None)
+        return run if run is None or self.data is None else without_pairs(run, *self._no_hits(self.data, name))
+
+    def _no_hits(self, data: TrainingData, name: str) -> tuple[Int32, Int32]:
+        if (key := f"no hits of {name}") not in self.kept:
+            self.kept[key] = no_hits(data, name)
+        found: tuple[Int32, Int32] = self.kept[key]
+        return found
 
     def has_run(self, state: StateRecord, name: str) -> bool:
         """Whether a state has a published run ``name``; the run may still be damaged."""
