@@ -22,8 +22,11 @@ from hardneg.models.loading import load_encoder
 from hardneg.recipes.adore import lists, recipe
 from hardneg.recipes.adore.fixed_negatives import FixedNegatives
 from hardneg.recipes.adore.lists import Retrieval, ranked
+from hardneg.recipes.adore.query_batches import QueryBatch
 from hardneg.recipes.adore.recipe import RECIPE
 from hardneg.search.ann import FaissIndex
+from hardneg.search.exact import ExactIndex
+from worlds.tiny_records import positives_of
 from worlds.tiny_world import one_thread  # noqa: F401
 
 SMALL = {"cut": 10, "steps": 4, "warmup": 1, "depth": 12}
@@ -219,6 +222,22 @@ def test_the_rank_and_the_errors_of_a_list_by_hand():
     assert of([7, 3, 8, 4, -1], [3, 5]) == (2, 1 + 3)  # 5 is not in the list, which has three others
     assert of([7, 8], [3]) == (0, 2)
     assert of([-1, -1], [3]) == (0, 0)
+
+
+def test_a_passage_that_is_the_query_itself_does_not_count_in_the_metrics():
+    """Query 0 is passage 2, which it retrieves first; its positive comes next."""
+    passages = np.eye(4, dtype=np.float32)
+    vectors = torch.tensor([[0.0, 0.5, 1.0, 0.2], [0.0, 0.5, 1.0, 0.2]])
+    own = np.array([0], np.int32), np.array([2], np.int32)
+    index = ExactIndex(passages)
+    retrieval = Retrieval(
+        positives_of([[1], [1]]), index, depth=3, dtype=torch.float32, known=None, given=None, own=own
+    )
+    batch = QueryBatch(0, np.arange(2, dtype=np.int32), np.arange(2), 2)
+    retrieval.lists(batch, vectors)
+    facts = retrieval.facts(0)
+    assert (facts["train_rr_10"], facts["train_errors"]) == ((1 + 1 / 2) / 2, 1 / 2)
+    assert facts["overlap"] == 1
 
 
 @pytest.mark.parametrize("every", [None, 4])

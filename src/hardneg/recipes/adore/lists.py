@@ -12,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hardneg.data.own_passages import NONE
 from hardneg.models.packing import upload
 from hardneg.recipes.adore.query_batches import CandidateLists, QueryBatch, given_lists, retrieved_lists
-from hardneg.records import Int32, Positives
+from hardneg.records import Int32, Positives, pair_keys
 from hardneg.search.parts import search_in_step
 from hardneg.search.retrieve import Index
 from hardneg.training.batches import KnownPositives
@@ -32,12 +33,19 @@ class Noted:
     reciprocal_rank: list[float] = field(default_factory=list)
     errors: list[int] = field(default_factory=list)
 
-    def add(self, found: Int32, used: Sequence[Int32], positives: Positives) -> None:
-        """Note the retrieved lists [b, depth] of some queries, and the passages that each query trains on."""
+    def add(
+        self, found: Int32, used: Sequence[Int32], positives: Positives, own: tuple[Int32, Int32] = NONE
+    ) -> None:
+        """Note the retrieved lists [b, depth] of some queries, and the passages that each query trains on.
+
+        The pairs ``own`` of a query and the passage that it is itself are no hits.
+        """
+        hits = pair_keys(np.repeat(positives.query_rows, found.shape[1]), found.ravel()).reshape(found.shape)
+        left = ~np.isin(hits, pair_keys(*own))
         self.digest.update(found.tobytes())
         for i, (one, real) in enumerate(zip(used, found, strict=True)):
             self.overlap.append(np.isin(one, real).mean() if len(one) else 0.0)
-            rank, errors = ranked(real, positives.of(i))
+            rank, errors = ranked(real[left[i]], positives.of(i))
             self.reciprocal_rank.append(1 / rank if 0 < rank <= RR_CUT else 0.0)
             self.errors.append(errors)
 
@@ -67,6 +75,7 @@ class Retrieval:
     dtype : the dtype to which query vectors are rounded before the search, as in an evaluation.
     known : finds passages with the text of a positive, which are no negatives; None: any passage may be one.
     given : a batch -> the negatives of its queries, which replace the retrieved ones; None: no others.
+    own : the queries that are passages themselves, and these passages, which do not count in :meth:`facts`.
     """
 
     def __init__(
@@ -78,9 +87,10 @@ class Retrieval:
         dtype: torch.dtype,
         known: KnownPositives | None,
         given: Callable[[QueryBatch], Sequence[Int32]] | None,
+        own: tuple[Int32, Int32] = NONE,
     ) -> None:
         self.positives, self.index, self.depth, self.dtype = positives, index, depth, dtype
-        self.known, self.given = known, given
+        self.known, self.given, self.own = known, given, own
         self.noted: dict[int, Noted] = {}
 
     def lists(self, batch: QueryBatch, vectors: Tensor) -> CandidateLists:
@@ -100,7 +110,7 @@ class Retrieval:
         else:
             used = self.given(batch)
             lists = given_lists(used, positives)
-        self.noted.setdefault(batch.step, Noted()).add(found, used, positives)  # sums up micro-batches
+        self.noted.setdefault(batch.step, Noted()).add(found, used, positives, self.own)  # sums up micro-batches
         return lists
 
     def _duplicates(self, positives: Positives, found: Int32) -> NDArray[np.bool_] | None:

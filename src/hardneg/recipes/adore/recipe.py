@@ -26,6 +26,7 @@ from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.models.packing import upload
 from hardneg.models.tokenizing import token_store
+from hardneg.negatives.labels import no_hits
 from hardneg.recipes import catalogue
 from hardneg.recipes.adore.fixed_index import build_once, check_options, exact_index, with_index
 from hardneg.recipes.adore.fixed_negatives import FixedNegatives
@@ -215,6 +216,7 @@ def stage_of(
         dtype=getattr(torch, settings.store_dtype),
         known=no_negatives(data, masked=settings.mask_known_positives),
         given=None if fixed is None else fixed.of,
+        own=no_hits(data, "query"),
     )
     queries = token_store(encoder, data.collection, training.experiment.cache, "query")
     retriever = training.trainee(
