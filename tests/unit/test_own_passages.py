@@ -1,5 +1,6 @@
 """Queries that are passages of the corpus themselves: the passage is neither their hit nor a negative."""
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -11,10 +12,11 @@ from hardneg.data.collection import Collection
 from hardneg.data.judgements import JudgedIds
 from hardneg.data.own_passages import own_passages, without_own
 from hardneg.data.training_data import Labels, TrainingData, amended
+from hardneg.diagnostics.counted_errors import load_errors
 from hardneg.diagnostics.forgetting import reciprocal_ranks
 from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.search_state import bm25_judged
-from hardneg.evaluation.measures import parse_measures
+from hardneg.evaluation.measures import first_relevant_rank, parse_measures
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.layout import run_of as run_place
 from hardneg.experiment.states import StateRecord
@@ -22,7 +24,7 @@ from hardneg.negatives.labels import answers_of, current_positives, relevant
 from hardneg.negatives.mining import Corpus
 from hardneg.records import owners
 from hardneg.report.opened import Opened
-from hardneg.search.runs import save_run
+from hardneg.search.runs import load_run, save_run
 from hardneg.training.batches import KnownPositives, no_negatives
 from worlds.tiny_records import run_of
 
@@ -230,3 +232,23 @@ def test_the_query_itself_is_no_hit_of_a_run_that_may_be_too_short(tmp_path, cap
     with caplog.at_level("WARNING"):
         hn.evaluate(run, data=c, measures="nDCG@12", cache=tmp_path)
     assert [message.split("have ")[1].split(";")[0] for message in caplog.messages if "hits" in message] == told
+
+
+def test_training_counts_no_error_for_the_query_itself(tmp_path, world):
+    """The test queries are passages, so each is the first hit of its own search, and its positive comes later."""
+    known, model = world
+    words = list(dict.fromkeys(" ".join(known.texts.take(np.arange(known.n_passages))).split()))
+    pairs = itertools.islice(itertools.combinations(words, 2), 120)
+    passages = {f"p{i}": " ".join(pair) for i, pair in enumerate(pairs)}
+    judged = {"p0": ["p1"], "p5": ["p6"]}
+    queries = {name: passages[name] for name in judged} | {"q": words[0], "r": words[1]}
+    splits = {"train": {"q": ["p1"], "r": ["p9"]}, "test": judged}
+    c = Collection.from_lists(passages, queries, splits, to=tmp_path / "c")
+    given = {"mixtures": ["in_batch"], "steps": [1], "device": "cpu", "splits": hn.Splits(dev="none")}
+    hn.train_warmup(c, model, tmp_path / "out", examine="judged", measures="RR@10", **given)
+    place = next((tmp_path / "out").glob("**/runs/test-errors"))
+    run, errors = load_run(place.with_name("test")), load_errors(place)
+    assert np.diff(run.offsets).tolist() == [101, 101]
+    relevant = c.qrels("test").positives()
+    ranks = first_relevant_rank(without_own(run, relevant, c), relevant, 1000)
+    assert errors.errors.tolist() == (ranks - 1).tolist()
