@@ -508,7 +508,8 @@ def test_a_run_of_few_passages_says_so_wherever_it_goes(world, tmp_path, caplog)
         hn.compare([run, whole], **judged)
         assert f"{run}: {told}" in caplog.text, run
     caplog.clear()
-    hn.compare([*runs, tmp_path / "3"], **judged)
+    alike = [run for run in runs if run.name != "fused.trec"]  # that one ranks other passages, too
+    hn.compare([*alike, tmp_path / "3"], **judged)
     hn.evaluate(whole, **judged)
     assert "too high" not in caplog.text
     with pytest.raises(InputError, match=r"NO_OVERLAP: .*final\.dev\.trec\.gz: it ranks other passages than"):

@@ -64,7 +64,7 @@ def measuring(work: CostModel, sample: Sample, order: Sequence[str]) -> Maker:
     searched = work.states * (examined + judged_queries(work.data)) / n
 
     def amounts(number: int) -> dict[str, Amount]:
-        own = work.shares[number] if work.shares else 1.0
+        own = [*work.shares, 0.0][min(number, len(work.shares))] if work.shares else 1.0  # 0: a plan counts fewer
         share = (corpora if number == 0 else 0) if fixed else own
         tokens = own_share(sample.tokens(queries / n * collection.n_queries, share * collection.n_passages))
         return {"encode": Amount(tokens), "search": Amount(searched)}

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hardneg.data.tokens import TokenStore
-from hardneg.data.training_data import TrainingData
+from hardneg.data.training_data import NO_ROWS, TrainingData
 from hardneg.errors import InputError
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.packing import upload
@@ -244,7 +244,8 @@ def no_negatives(data: TrainingData, *, masked: bool) -> KnownPositives | None:
         return KnownPositives(data.known, data.collection.text_keys, data)
     if data.judgements is None:
         return None
-    return KnownPositives(data.judgements.relevant_to(data.train.query_rows), data.collection.text_keys)
+    none = replace(data.train, offsets=np.zeros_like(data.train.offsets), passage_rows=NO_ROWS)
+    return KnownPositives(data.judgements.with_relevant(none), data.collection.text_keys)
 
 
 def masked_columns(batch: GroupBatch, known: KnownPositives | None, *, in_batch: bool) -> Bool:
