@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from hardneg.shown import Shown, counted
 
+MIXED = "mixed:"  # begins Run.limited of a run that was fused from runs over different passages
+
 Unit = Literal["passage", "chunk", "document"]
 Side = Literal["query", "passage"]
 
@@ -104,7 +106,7 @@ class Run(ArrayRecord, Shown):
     scores: Float32  # [n]
     unit: Unit = "passage"
     collection: str = ""  # digest of the collection the rows belong to
-    limited: str = ""  # digest of the rows of the passages that alone were ranked; "": all were
+    limited: str = ""  # digest of the rows of the passages that alone were ranked; "": all were; see MIXED
 
     def __len__(self) -> int:
         return len(self.query_rows)

@@ -91,7 +91,10 @@ def _in_full(torch: Any) -> Iterator[None]:
     The newer settings follow it. Parts of torch, its profiler for one, fail where they differ.
     """
     kinds = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
-    above = torch.backends.fp32_precision, torch.backends.mkldnn.fp32_precision  # which they follow unless set
+    above = (
+        torch.backends.cudnn.fp32_precision,
+        torch.backends.mkldnn.fp32_precision,
+    )  # which they follow unless set
     before, older = [kind.fp32_precision for kind in kinds], None
     if FULL.issuperset(before):
         yield

@@ -374,7 +374,7 @@ def test_bm25_searches_as_deep_among_the_passages_that_judge_dev_as_a_model_does
     collection = collection_of(world.collection)
     data = choose_splits(collection, train="train", dev="dev", test="test")
     judge = Judge(data, parse_measures("RR@10"), tmp_path, dev_passages=1)
-    monkeypatch.setattr(Judge, "depth", 3)
+    monkeypatch.setattr(Judge, "depth_of", lambda *_: 3)
     run = bm25_judged(judge)["dev"]
     whole = bm25_run(collection, data.dev.query_rows, collection.n_passages, tmp_path)
     for query in range(len(run.query_rows)):

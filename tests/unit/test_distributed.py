@@ -288,7 +288,11 @@ def test_memory_of_a_device_is_for_all_processes_on_it(launched, monkeypatch, de
     launched(RANK="1", WORLD_SIZE="8", LOCAL_RANK="1", LOCAL_WORLD_SIZE="4")
     Machine(None, None, None, None, "12G").limit()
     assert limit_of("cuda") == each << 30
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # a launcher may give each process a device of its own
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    Machine(None, None, None, None, "12G").limit()
+    assert limit_of("cuda") == each << 30
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID")  # another launcher may give each process a device of its own
     Machine(None, None, None, None, "12G").limit()
     assert limit_of("cuda") == (12 if devices == 1 else each) << 30
     limit_memory()

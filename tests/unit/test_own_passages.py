@@ -16,13 +16,16 @@ from hardneg.diagnostics.counted_errors import load_errors
 from hardneg.diagnostics.forgetting import reciprocal_ranks
 from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.search_state import bm25_judged
+from hardneg.errors import ArtifactError
 from hardneg.evaluation.measures import first_relevant_rank, parse_measures
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.layout import run_of as run_place
+from hardneg.experiment.snapshot import ArchivedState
 from hardneg.experiment.states import StateRecord
 from hardneg.negatives.labels import answers_of, current_positives, relevant
 from hardneg.negatives.mining import Corpus
-from hardneg.records import owners
+from hardneg.recipes.adore.lists import Noted
+from hardneg.records import Positives, owners
 from hardneg.report.opened import Opened
 from hardneg.search.runs import load_run, save_run
 from hardneg.training.batches import KnownPositives, no_negatives
@@ -88,7 +91,8 @@ def test_the_query_itself_is_masked_in_a_step(tmp_path):
     data, rows = data_of(c), np.arange(c.n_passages, dtype=np.int32)
     mask = KnownPositives(data.known, c.text_keys, data).mask(c.query_ids.rows(["x", "0"]), rows)
     assert [c.passage_ids.take(np.flatnonzero(one)) for one in mask] == [["x", "copy", "y"], ["z"]]
-    assert no_negatives(data, masked=False) is None
+    alone = no_negatives(data, masked=False).mask(c.query_ids.rows(["x", "0"]), rows)
+    assert [c.passage_ids.take(np.flatnonzero(one)) for one in alone] == [["x", "copy"], []]
 
 
 def test_the_query_itself_is_not_relevant_either(tmp_path):
@@ -252,3 +256,33 @@ def test_training_counts_no_error_for_the_query_itself(tmp_path, world):
     relevant = c.qrels("test").positives()
     ranks = first_relevant_rank(without_own(run, relevant, c), relevant, 1000)
     assert errors.errors.tolist() == (ranks - 1).tolist()
+
+
+def test_tuned_weights_are_judged_like_the_run_that_they_make(tmp_path):
+    """A measure at 2 looks at two hits besides the query itself."""
+    c = argued(tmp_path)
+    lines = [f"x Q0 {passage} 0 {9 - i} r\n" for i, passage in enumerate(["x", "z", "y"])]
+    (tmp_path / "run.trec").write_text("".join(lines))
+    runs = [tmp_path / "run.trec"] * 2
+    tuned = hn.fuse(runs, tmp_path / "out.trec", data=c, tune="test", measure="RR@2")["tuned"]
+    found = hn.evaluate(tmp_path / "out.trec", data=c, split="test", measures="RR@2")["measures"]
+    assert tuned["RR@2"] == found["RR@2"] == 0.5 / 4  # of four queries, one is in the run
+
+
+def test_an_experiment_whose_runs_are_one_hit_short_goes_on(tmp_path):
+    """Before, a split whose queries are passages was searched no deeper."""
+    run = run_of([range(5)] * 2)
+    save_run(run, tmp_path / "dev", inputs={}, settings={"k": 5})
+    state = ArchivedState("final", tmp_path)
+    assert np.array_equal(state.search("dev", run.query_rows, 6).passage_rows, run.passage_rows)
+    with pytest.raises(ArtifactError, match="OTHER_RUN"):
+        state.search("dev", run.query_rows, 7)
+
+
+def test_metrics_of_adore_leave_out_the_query_itself():
+    positives = Positives(np.array([2, 5, 9], np.int32), np.array([0, 1, 2, 3]), np.array([7, 7, 7], np.int32))
+    found = np.array([[1, 7, -1], [1, 7, 3], [4, 1, 7]], np.int32)
+    noted = Noted()
+    noted.add(found, [found[0]] * 3, positives, (np.array([2, 6, 9], np.int32), np.array([1, 1, 1], np.int32)))
+    assert noted.reciprocal_rank == [1.0, 0.5, 0.5]
+    assert noted.errors == [0, 1, 1]

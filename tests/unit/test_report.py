@@ -465,7 +465,7 @@ def test_copies_and_positives_of_equal_queries_leave_room_in_lists(tmp_path):
 def test_lists_are_around_all_positives_if_mining_took_all(trained):
     opened = opened_at(trained)
     state, saved = opened.trained_states[1], []
-    opened.run = lambda _, name: saved.append(name)
+    opened.whole_run = lambda _, name: saved.append(name)
     for there in (False, True):
         opened.has_run = lambda *asked, there=there: there
         mined_run(opened, state, "lookahead")

@@ -99,12 +99,12 @@ def evaluate(
         runs = without_own_ids(runs, queries, passages)
     if judgements is not None:
         judged = extended(judged, Path(judgements), queries, passages, collection)
-    runs = without_own_passages(runs, judged, collection)
+    whole, runs = runs, without_own_passages(runs, judged, collection)
     evaluation = evaluate_with_answers(
         runs[0], judged, parsed, collection=collection, cache=cache_at(cache), id_rank=None
     )
     check_overlap(named(run), evaluation, judged_by(split, qrels))
-    warn_of_depth(named(run), runs[0], evaluation, parsed, collection)
+    warn_of_depth(named(run), whole[0], runs[0], evaluation, parsed, collection)
     warn_of_no_passage(named(run), runs[0], judged, judged_by(split, qrels))
     if per_query is not None:
         write_per_query(Path(per_query), evaluation, queries)
@@ -185,18 +185,27 @@ def check_overlap(run: str, evaluation: Evaluation, judged: str, *, fix: str = S
 
 
 def warn_of_depth(
-    name: str, run: Run, found: Evaluation, measures: Sequence[Measure], collection: Collection | None
+    name: str,
+    whole: Run,
+    run: Run,
+    found: Evaluation,
+    measures: Sequence[Measure],
+    collection: Collection | None,
 ) -> None:
     """Warn of measures that look deeper than a run goes, such as R@1000 of the 100 hits that training keeps.
 
     A search was cut at some depth if half of its queries or more have just so many hits; BM25 may find fewer. A
     measure that is 1 cannot be too low.
+
+    Parameters
+    ----------
+    whole, run : the run as it was searched, and without the hits that are their query itself.
     """
-    counts = spans(run.offsets)
-    deepest = int(counts.max(initial=0))
-    if deepest < LEAST_CUT or 2 * int((counts == deepest).sum()) < len(counts):
+    counts, deepest = spans(whole.offsets), int(spans(run.offsets).max(initial=0))
+    cut = int(counts.max(initial=0))
+    if cut < LEAST_CUT or 2 * int((counts == cut).sum()) < len(counts):
         return
-    if collection is not None and deepest + 1 >= collection.n_passages:  # all but the query itself
+    if collection is not None and cut >= collection.n_passages:
         return
     deeper = [str(measure) for measure in measures if measure.cutoff is not None and measure.depth > deepest]
     if deeper := [name for name in deeper if found.of(name).mean() < 1]:
@@ -286,14 +295,14 @@ def compare(
     opened, judged, queries, passages, collection = open_runs(each, data, split, qrels, cache)
     if leave_out_own:
         opened = without_own_ids(opened, queries, passages)
-    opened = without_own_passages(opened, judged, collection)
+    whole, opened = opened, without_own_passages(opened, judged, collection)
     options: dict[str, Any] = {"collection": collection, "cache": cache_at(cache), "id_rank": None}
     evaluations = [evaluate_with_answers(run, judged, parsed, **options) for run in opened]
     names = [named(run, number) for number, some in enumerate(seeds, 1) for run in some]
     by = judged_by(split, qrels)
-    for name, run, evaluation in zip(names, opened, evaluations, strict=True):
+    for name, full, run, evaluation in zip(names, whole, opened, evaluations, strict=True):
         check_overlap(name, evaluation, by)
-        warn_of_depth(name, run, evaluation, parsed, collection)
+        warn_of_depth(name, full, run, evaluation, parsed, collection)
         warn_of_no_passage(name, run, judged, by)
     sides = sides_of(runs, seeds, list(zip(names, opened, evaluations, strict=True)))
     pairs = [Pair(*pair) for pair in itertools.combinations(sides, 2)]

@@ -22,7 +22,7 @@ from hardneg.experiment.layout import Layout
 from hardneg.experiment.names import few_of_dev
 from hardneg.experiment.provenance import collection_within
 from hardneg.experiment.so_far import dev_so_far
-from hardneg.records import Qrels, Run
+from hardneg.records import MIXED, Qrels, Run
 from hardneg.search.fusion import check_alike
 from hardneg.storage.safe_read import read_json
 
@@ -209,10 +209,12 @@ def check_limited(paths: Sequence[AnyRun], runs: Sequence[Run], own: Mapping[Pat
         if among:
             few.append((place, f"its dev ranks the first {among[0]} passages of BM25 alone"))
         elif run.limited:
-            few.append((place, "it ranks a part of the passages alone, as a dev with dev_passages does"))
+            fused = run.limited.startswith(MIXED)
+            part = "one of the runs that are fused in it" if fused else "it"
+            few.append((place, f"{part} ranks a part of the passages alone, as a dev with dev_passages does"))
         first = first or ((place, run.limited) if run.limited else None)
         if first and run.limited not in ("", first[1]):
-            what = f"{place}: it ranks other passages than {first[0]}, and neither ranks all"
+            what = f"{place}: it does not rank the same part of the passages as {first[0]}"
             raise InputError("NO_OVERLAP", what, "compare runs that rank all passages: take --split test")
     told = (
         "%s: %s, so its figures are too high, and cannot be compared with those of a run that ranks all passages;"

@@ -250,7 +250,7 @@ def prepare(
     given_settings, chosen = chosen, chosen.for_data(len(parts.train))
     if minutes is None:
         note_replaced(given_settings, chosen)
-        note_lifted(chosen, len(parts.train))
+        note_lifted(given_settings, len(parts.train))
     warn_of_more_held_out(before, parts, draw.seed)
     given = open_given(recipe, chosen, parts.collection, path_of(negatives), path_of(index_folder))
     check_given(given.pool, parts, path_of(negatives))

@@ -36,6 +36,7 @@ from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import read_run, read_runs, write_run
 from hardneg.data.ids import IdSpace, Vocabulary
+from hardneg.data.own_passages import without_own
 from hardneg.data.training_data import named_split
 from hardneg.errors import NumericError, SettingsError
 from hardneg.evaluation.answers import evaluate_with_answers
@@ -297,7 +298,7 @@ class Tuning:
             options: dict[str, Any] = {"collection": collection, "cache": cache, "id_rank": None}
             return evaluate_with_answers(run, judged, [self.measure], **options)
 
-        there = [of_queries(run, judged.query_rows) for run in runs]
+        there = [without_own(of_queries(run, judged.query_rows), judged.positives(), collection) for run in runs]
         for name, run in zip(self.names, there, strict=True):
             check_overlap(name, evaluation(run), f"split '{self.split}'", fix=TUNE_ON)
         depth = min(k, self.measure.depth)

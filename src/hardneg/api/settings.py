@@ -314,15 +314,20 @@ def note_replaced(given: TrainingSettings, chosen: TrainingSettings) -> None:
 def note_lifted(settings: TrainingSettings, queries: int) -> None:
     """Say how many steps the option for epochs makes of the queries, if the bounds that it lifts change them."""
     epochs = getattr(settings, "epochs", None)
-    if epochs is None or not settings.lifted:
+    given = "steps" in type(settings).model_fields and settings.steps is not None
+    if epochs is None or given or not settings.lifted:
         return
-    kept = settings.model_copy(update=settings.lifted)
-    steps, bounded = (one.steps_in(epochs, queries) for one in (settings, kept))
+
+    def steps_of(chosen: TrainingSettings) -> int:
+        made = getattr(chosen.for_data(queries), "steps", None)
+        return made if isinstance(made, int) else chosen.steps_in(epochs, queries)
+
+    steps, bounded = steps_of(settings), steps_of(settings.model_copy(update=settings.lifted))
     if steps != bounded:
         name = "min_steps" if steps < bounded else "max_steps"
         made = f"epochs = {epochs:g} is {counted(steps, 'step')} of {counted(queries, 'query')}"
-        bound = f"{name} = {settings.lifted[name]} of the preset"
-        say(f"{made}: the option for epochs lifts {bound}, with which it would be {counted(bounded, 'step')}")
+        lifts = f"the option for epochs lifts {name} = {settings.lifted[name]}"
+        say(f"{made}: {lifts}, with which it would be {counted(bounded, 'step')}")
 
 
 def trained_by(model: Place) -> Begun | None:

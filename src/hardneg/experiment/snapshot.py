@@ -135,12 +135,15 @@ class ArchivedState:
         self.pool, self.asked = pool, asked
 
     def search(self, name: str, query_rows: Int32, k: int, *, as_trained: bool = False) -> Run:
-        """The run that was published as ``name``; ``as_trained`` is ignored."""
+        """The run that was published as ``name``; ``as_trained`` is ignored.
+
+        It may be one hit short: before, splits whose queries are passages were searched one less deep.
+        """
         if not is_published(self.folder / name):
             what = "this run is gone, and its model cannot make it again"
             raise ArtifactError("NO_MANIFEST", what, RESTORE, path=self.folder / name)
         run, deep = load_run(self.folder / name), read_manifest(self.folder / name).settings["k"]
-        if deep < k or not np.array_equal(run.query_rows, query_rows):
+        if deep + 1 < k or not np.array_equal(run.query_rows, query_rows):
             what = (
                 f"this run is of {len(run):,} queries, {deep} deep; {len(query_rows):,}, {k} deep, are asked for"
             )

@@ -155,11 +155,11 @@ def pick_device(device: str | None = None) -> str:
 def device_sharers() -> int:
     """The processes of this machine that :func:`pick_device` gives one CUDA device, at most.
 
-    They are taken to see the same devices, as ``torchrun`` starts them. Where ``CUDA_VISIBLE_DEVICES`` names a
-    single one, a launcher may have given each process its own; then nothing is shared.
+    All see the same devices, as ``torchrun`` starts them. Another launcher may have given each process one of its
+    own, if ``CUDA_VISIBLE_DEVICES`` names a single one; then nothing is shared.
     """
     devices = _cuda_devices() if local_size() > 1 else 0
-    if devices == 1 and "CUDA_VISIBLE_DEVICES" in os.environ:
+    if devices == 1 and "CUDA_VISIBLE_DEVICES" in os.environ and "TORCHELASTIC_RUN_ID" not in os.environ:
         return 1
     return -(-local_size() // devices) if devices else 1
 

@@ -75,7 +75,9 @@ def mined_lists(opened: Opened, name: str = "query") -> dict[str, RowLists]:
     if key not in opened.kept:
         runs = {episode: (state, mined_run(opened, state, name)) for episode, state in mined(opened)}
         opened.kept[key] = {
-            episode: without_positives(opened, run, positives=positives_of(opened, opened.run(state, "query")))
+            episode: without_positives(
+                opened, run, positives=positives_of(opened, opened.whole_run(state, "query"))
+            )
             for episode, (state, run) in runs.items()
             if run is not None
         }
@@ -93,7 +95,7 @@ def mined_lists(opened: Opened, name: str = "query") -> dict[str, RowLists]:
 def mined_run(opened: Opened, state: StateRecord, name: str) -> Run | None:
     """A run that negatives were drawn from: around all positives if there is such a one, else around the first."""
     of_all = f"{name}-all"
-    return opened.run(state, of_all if opened.has_run(state, of_all) else name)
+    return opened.whole_run(state, of_all if opened.has_run(state, of_all) else name)
 
 
 def bm25_lists(opened: Opened) -> RowLists | None:

@@ -235,14 +235,16 @@ class Opened:
 
     # ------------------------------------------------------------ runs and pools
 
-    def run(self, state: StateRecord, name: str) -> Run | None:
-        """The published run ``name`` of a state; None if there is none, or it is damaged.
-
-        Hits that are their query itself are left out, as from the measures.
-        """
+    def whole_run(self, state: StateRecord, name: str) -> Run | None:
+        """The published run ``name`` of a state with all hits; None if there is none, or it is damaged."""
         if state.runs is None or not is_published(place := run_of(self.layout / state.runs, name)):
             return None
-        run = self.told(lambda: load_run(place), None)
+        found: Run | None = self.told(lambda: load_run(place), None)
+        return found
+
+    def run(self, state: StateRecord, name: str) -> Run | None:
+        """The run that :meth:`whole_run` gives without hits that are their query itself, as for the measures."""
+        run = self.whole_run(state, name)
         return run if run is None or self.data is None else without_pairs(run, *self._no_hits(self.data, name))
 
     def _no_hits(self, data: TrainingData, name: str) -> tuple[Int32, Int32]:

@@ -278,8 +278,8 @@ def _of_in_batch(found: Beside | None) -> list[str]:
     if found is None or _kind(found.row) == "better":
         return []
     return [
-        "Try more negatives, filters on their scores, or more steps: mined negatives were not"
-        " shown to be better than those of the batch."
+        "Try more negatives, filters on their scores, or more steps; or train longer in the batch before you mine:"
+        " mined negatives were not shown to be better than those of the batch."
     ]
 
 

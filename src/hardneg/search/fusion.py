@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hardneg.errors import ArtifactError, NumericError, SettingsError
 from hardneg.evaluation.judged import locate
 from hardneg.process.progress import Tick, silent
-from hardneg.records import Float32, Int32, Int64, Run, Unit, distinct, offsets_of, spans, take_spans
+from hardneg.records import MIXED, Float32, Int32, Int64, Run, Unit, distinct, offsets_of, spans, take_spans
 from hardneg.storage.artifacts import digest_json
 
 Method = Literal["rrf", "linear"]
@@ -145,7 +145,7 @@ def fuse(
     none = np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32)
     counts, rows, scores = (np.concatenate(column) for column in zip(none, *parts, strict=True))
     parts_ranked = sorted({run.limited for run in runs})
-    limited = parts_ranked[0] if len(parts_ranked) == 1 else digest_json(parts_ranked)
+    limited = parts_ranked[0] if len(parts_ranked) == 1 else MIXED + digest_json(parts_ranked)
     return Run(queries.astype(np.int32), offsets_of(counts), rows, scores, unit, collection, limited)
 
 

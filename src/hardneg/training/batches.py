@@ -238,14 +238,13 @@ class KnownPositives:
 def no_negatives(data: TrainingData, *, masked: bool) -> KnownPositives | None:
     """Finds the passages that are no negatives, besides D+: those with its texts, and :meth:`TrainingData.spared`.
 
-    If they are not ``masked``, only what people judged relevant is found; None: nothing is.
+    If they are not ``masked``, only the latter are found; None: nothing is.
     """
     if masked:
         return KnownPositives(data.known, data.collection.text_keys, data)
-    if data.judgements is None:
-        return None
     none = replace(data.train, offsets=np.zeros_like(data.train.offsets), passage_rows=NO_ROWS)
-    return KnownPositives(data.judgements.with_relevant(none), data.collection.text_keys)
+    spared = data.spared(none)
+    return KnownPositives(spared, data.collection.text_keys) if len(spared.passage_rows) else None
 
 
 def masked_columns(batch: GroupBatch, known: KnownPositives | None, *, in_batch: bool) -> Bool:

@@ -66,7 +66,7 @@ def group_objective(
     precision : of the transformers' matrix products.
     cache_tokens : tokens of a chunk of the gradient cache; None: no gradient cache.
     mask_known_positives : True: a known positive of a query is never its negative. False: it may be one, as in the
-        published code, unless people judged it relevant.
+        published code, unless people judged it relevant; the query itself is none.
     passage_length : tokens of a passage in steps, at most; None: as many as in search.
     mask : batch -> mask [b, b * (1 + N)] of further columns that are no negatives, such as a
         :class:`~hardneg.training.guide_mask.GuideMask`.

@@ -63,7 +63,7 @@ def ranker_objective(
     precision : of the transformer's matrix products.
     cache_tokens : tokens of a chunk of the gradient cache; None: no gradient cache.
     mask_known_positives : True: a known positive of a query, or a copy of its text, is never its negative. False:
-        only what people judged relevant is none.
+        only what people judged relevant is none, and the passage that is the query itself.
 
     Raises
     ------

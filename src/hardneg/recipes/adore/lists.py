@@ -15,7 +15,7 @@ from torch import Tensor
 from hardneg.data.own_passages import NONE
 from hardneg.models.packing import upload
 from hardneg.recipes.adore.query_batches import CandidateLists, QueryBatch, given_lists, retrieved_lists
-from hardneg.records import Int32, Positives, pair_keys
+from hardneg.records import Int32, Positives
 from hardneg.search.parts import search_in_step
 from hardneg.search.retrieve import Index
 from hardneg.training.batches import KnownPositives
@@ -38,10 +38,13 @@ class Noted:
     ) -> None:
         """Note the retrieved lists [b, depth] of some queries, and the passages that each query trains on.
 
-        The pairs ``own`` of a query and the passage that it is itself are no hits.
+        The pairs ``own`` of a query, which ascend, and the passage that it is itself are no hits.
         """
-        hits = pair_keys(np.repeat(positives.query_rows, found.shape[1]), found.ravel()).reshape(found.shape)
-        left = ~np.isin(hits, pair_keys(*own))
+        queries, passages = own
+        place = np.searchsorted(queries, positives.query_rows)
+        itself = np.append(passages, -1)[place]
+        itself[np.append(queries, -1)[place] != positives.query_rows] = -1
+        left = found != itself[:, None]
         self.digest.update(found.tobytes())
         for i, (one, real) in enumerate(zip(used, found, strict=True)):
             self.overlap.append(np.isin(one, real).mean() if len(one) else 0.0)

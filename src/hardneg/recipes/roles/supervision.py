@@ -175,7 +175,7 @@ class RoleFailed(PeerError):
 
 def same_modules() -> dict[str, str]:
     """The environment in which a role finds the modules of this process, where this process finds them."""
-    places = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *places_of_modules().split(os.pathsep)]
+    places = [*places_of_modules().split(os.pathsep), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(filter(None, places))), "PYTHONSAFEPATH": "1"}
 
 
