@@ -314,7 +314,7 @@ def note_replaced(given: TrainingSettings, chosen: TrainingSettings) -> None:
 def note_lifted(settings: TrainingSettings, queries: int) -> None:
     """Say how many steps the option for epochs makes of the queries, if the bounds that it lifts change them."""
     epochs = getattr(settings, "epochs", None)
-    given = "steps" in type(settings).model_fields and settings.steps is not None
+    given = "steps" in type(settings).model_fields and getattr(settings, "steps", None) is not None
     if epochs is None or given or not settings.lifted:
         return
 
