@@ -1,5 +1,6 @@
 """Reading foreign files: lines, BEIR, plain QA, and the choice between them."""
 
+import gc
 import gzip
 import json
 import subprocess
@@ -224,6 +225,20 @@ def test_spelling_of_the_files_does_not_change_the_digest(tmp_path):
 )
 def test_beir_faults(tmp_path, change, message):
     assert fault(beir(tmp_path / "in", **change)).startswith(message)
+
+
+def test_no_garbage_is_collected_in_the_depth_of_nested_json(tmp_path, monkeypatch):
+    """There the stack is nearly full: what ends other objects would fail, and Python would print that."""
+    collects, decode = [], json.JSONDecoder.decode
+
+    def watched(self, line):
+        collects.append(gc.isenabled())
+        return decode(self, line)
+
+    monkeypatch.setattr(json.JSONDecoder, "decode", watched)
+    assert "nested too deeply" in fault(beir(tmp_path / "in", corpus="[" * 100_000))
+    assert collects[-1:] == [False]
+    assert gc.isenabled()
 
 
 def test_beir_what_may_pass_is_counted(tmp_path):

@@ -286,3 +286,14 @@ def test_metrics_of_adore_leave_out_the_query_itself():
     noted.add(found, [found[0]] * 3, positives, (np.array([2, 6, 9], np.int32), np.array([1, 1, 1], np.int32)))
     assert noted.reciprocal_rank == [1.0, 0.5, 0.5]
     assert noted.errors == [0, 1, 1]
+
+
+def test_a_run_is_too_short_whether_few_or_most_of_its_queries_are_passages(tmp_path, caplog):
+    """Lists that lost the query itself are one hit shorter than the others; all were cut at one depth."""
+    c = numbered(tmp_path, 30)
+    hits = {f"p{i}": float(i) for i in range(19, 30)}
+    for own in (["p0"], ["p0", "p1"]):
+        run = {query: hits | {query if query in own else "p2": 99.0} for query in ("p0", "p1")}
+        caplog.clear()
+        hn.evaluate(run, data=c, split="test", measures="nDCG@20", cache=tmp_path)
+        assert any("so nDCG@20 may be too low" in message for message in caplog.messages)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import csv
+import gc
 import gzip
 import json
 import re
@@ -342,12 +343,25 @@ def _decoded_json(path: Path, data: bytes, number: int) -> Any:
     """The value that Python's JSON reader finds in a line, or ``REFUSED``."""
     for _, line in _each_line(path, data, number):
         try:
-            return json.JSONDecoder().decode(line)
+            with _without_collection():
+                return json.JSONDecoder().decode(line)
         except (ValueError, RecursionError) as fault:
             what = why_not_json(line, fault)
             fix = LF_OR_CRLF if what == CR_ALONE else "write one object a line" if line.strip() else "remove it"
             refuse(InputError("BAD_JSON", what, fix, path=path, line=number))
     return REFUSED
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """Collect no garbage in the block: in the depth of nested JSON, what ends other objects would fail."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def why_not_json(line: str, fault: Exception) -> str:
