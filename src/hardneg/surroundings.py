@@ -91,10 +91,8 @@ def _in_full(torch: Any) -> Iterator[None]:
     The newer settings follow it. Parts of torch, its profiler for one, fail where they differ.
     """
     kinds = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
-    above = (
-        torch.backends.cudnn.fp32_precision,
-        torch.backends.mkldnn.fp32_precision,
-    )  # which they follow unless set
+    # What they follow, unless they are set themselves.
+    above = torch.backends.cudnn.fp32_precision, torch.backends.mkldnn.fp32_precision
     before, older = [kind.fp32_precision for kind in kinds], None
     if FULL.issuperset(before):
         yield
@@ -105,9 +103,8 @@ def _in_full(torch: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        if all(
-            kind.fp32_precision == "ieee" for kind in kinds
-        ):  # else a function of the caller chose in the block
+        # Else a function of the caller chose in the block.
+        if all(kind.fp32_precision == "ieee" for kind in kinds):
             if older is not None:
                 torch.set_float32_matmul_precision(older)
             for kind, precision, general in zip(kinds, before, above, strict=True):

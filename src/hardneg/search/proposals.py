@@ -211,10 +211,8 @@ def full_precision(cpu: str = "ieee") -> Iterator[None]:
     one would change the settings in its middle, or take them for those that the process has chosen.
     """
     global _open
-    with (
-        full_products(),
-        _turn,
-    ):  # the end of another thread's work puts nothing of the caller's back in the middle
+    # The end of another thread's work puts nothing of the caller's back in the middle.
+    with full_products(), _turn:
         before, outer = _settings(), _open
         try:
             _open = outer or (threading.get_ident(), before)
