@@ -93,22 +93,28 @@ def test_who_is_killed_as_silent_again_and_again_is_told_which_setting_allows_mo
         watched.worker.is_busy()
 
 
-def test_what_a_role_writes_is_read_whatever_its_encoding(tmp_path, monkeypatch):
-    """Else the supervisor would read no more of it, and the role could write no more."""
+def written_by_a_role(script, lines, folder, monkeypatch):
+    """What the supervisor reads of a role that runs this script, once it has so many lines."""
 
     def started(command, **options):
-        script = "import os; os.write(2, b'caf\\xe9\\nmore\\n')"
         return subprocess.Popen([sys.executable, "-c", script], **options)
 
     fake = SimpleNamespace(Popen=started, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
     monkeypatch.setattr(supervision, "subprocess", fake)
-    worker = Worker(JOB, Experiment(tmp_path, tmp_path / "cache"), silent_seconds=SILENT)
+    worker = Worker(JOB, Experiment(folder, folder / "cache"), silent_seconds=SILENT)
     worker.process.wait(30)
     until = time.monotonic() + 30
-    while len(worker.tail) < 2 and time.monotonic() < until:
+    while len(worker.tail) < lines and time.monotonic() < until:
         time.sleep(0.01)
-    assert list(worker.tail) == [r"caf\xe9", "more"]
     worker.stop()
+    return list(worker.tail)
+
+
+def test_what_a_role_writes_is_read_whatever_its_encoding(tmp_path, monkeypatch):
+    """Else the supervisor would read no more of it, and the role could write no more."""
+
+    script = "import os; os.write(2, b'caf\\xe9\\nmore\\n')"
+    assert written_by_a_role(script, 2, tmp_path, monkeypatch) == [r"caf\xe9", "more"]
 
 
 def test_a_role_loads_no_module_of_the_current_folder(tmp_path, monkeypatch):
@@ -117,19 +123,7 @@ def test_a_role_loads_no_module_of_the_current_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend("")  # as in a notebook
     script = "import queue, sys; import hardneg; print(hardneg.__file__, file=sys.stderr)"
-
-    def started(command, **options):
-        return subprocess.Popen([sys.executable, "-c", script], **options)
-
-    fake = SimpleNamespace(Popen=started, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
-    monkeypatch.setattr(supervision, "subprocess", fake)
-    worker = Worker(JOB, Experiment(tmp_path, tmp_path / "cache"), silent_seconds=SILENT)
-    worker.process.wait(30)
-    until = time.monotonic() + 30
-    while not worker.tail and time.monotonic() < until:
-        time.sleep(0.01)
-    assert list(worker.tail) == [hardneg.__file__]
-    worker.stop()
+    assert written_by_a_role(script, 1, tmp_path, monkeypatch) == [hardneg.__file__]
 
 
 @pytest.mark.parametrize(("status", "passed"), [(1, 8), (127, 8), (2, 2), (7, 7), (70, 70)])
