@@ -14,9 +14,10 @@ from hardneg.recipes import estimate
 from hardneg.recipes import microbenchmarks as timing
 from hardneg.recipes.cost_model import Beside
 from hardneg.recipes.estimate import add_beside, describe_work, take_sample, time_stages, tokens_of_step
-from hardneg.recipes.many_devices import BETWEEN, WITHIN, Devices, overlap, parse_devices
+from hardneg.recipes.many_devices import BETWEEN, IN_ONE, WITHIN, Devices, overlap, parse_devices
 from hardneg.recipes.microbenchmarks import spread
 from hardneg.recipes.settings import Episode
+from hardneg.recipes.untrained import Own
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 
@@ -44,17 +45,18 @@ def test_a_given_rate_takes_the_place_of_the_assumed_ones():
 
 
 def test_two_groups_overlap_but_for_the_first_version_and_the_last_measurement():
-    stages = {"encode": 30.0, "search": 10.0, "train": 90.0, "exchange gradients": 10.0, "tokenise": 5.0}
+    stages = {"encode": 20.0, "search": 10.0, "train": 90.0, "exchange gradients": 10.0, "tokenise": 5.0}
     assert overlap(stages, states=4, steps=50) == (20.0, 10.0, 5.0)  # two versions beside 100 seconds of training
-    assert overlap({**stages, "encode": 470.0}, states=4, steps=50) == (100.0, 120.0, 60.0)
+    assert overlap({**stages, "encode": 350.0}, states=4, steps=50) == (100.0, 120.0, 60.0)
+    assert overlap({**stages, IN_ONE: 99.0}, states=4, steps=50) == (20.0, 10.0, 5.0)  # after both groups
     assert overlap(stages, states=2, steps=50).seconds == 0
-    more = {**stages, "train the ranker": 60.0, "score by the ranker": 40.0, "re-rank by the ranker": 80.0}
+    more = {**stages, "train the ranker": 60.0, "score by the ranker": 40.0, "re-rank by the ranker": 60.0}
     both = overlap(more, states=4, steps=50, trained={"the ranker": 1.0})
     assert both == (60.0, 30.0, 7.5)  # two versions beside 200 seconds of training
     half = overlap(more, states=4, steps=50, trained={"the ranker": 0.5})  # as much is done before
     assert half == (60.0, 30.0, 50 * 30 / 170)
     assert half.facts["saved, as both groups work at the same time, about"] == "1m00s"
-    assert overlap(more, states=9, steps=50, trained={"the ranker": 1.0}).version == pytest.approx(120 / 9)
+    assert overlap(more, states=9, steps=50, trained={"the ranker": 1.0}).version == pytest.approx(90 / 8)
     assert overlap(more, states=4, steps=50) == (20.0, 10.0, 5.0)
 
 
@@ -166,15 +168,48 @@ def test_a_group_that_mines_encodes_and_searches_beside_training(counted):
     )
     apart, alone = groups["seconds"], one["seconds"]
     assert apart["train"] == alone["train"]
-    assert apart["encode"] == pytest.approx(alone["encode"] * 3 / 2)
-    assert apart["search"] == pytest.approx(alone["search"] * 3 / 2)
-    version = (apart["encode"] + apart["search"]) / 2 / 3  # two seeds of three states
+    a_state = {stage: alone[stage] * 3 / 3 for stage in ("encode", "search")}  # one of three states, by one device
+    assert apart["encode"] == pytest.approx(2 * a_state["encode"] / 2)  # two states by two devices
+    assert apart["search"] == pytest.approx(2 * a_state["search"] / 2)
+    assert apart[IN_ONE] == pytest.approx(sum(a_state.values()))  # the final one
+    assert IN_ONE not in alone
+    version = (apart["encode"] + apart["search"]) / 2 / 2  # two seeds of two states that mine
     stages = sum(value for stage, value in apart.items() if stage != "total")
     beside = min(version, (apart["train"] + apart["exchange gradients"]) / 2)
     assert apart["total"] == pytest.approx(stages - 2 * beside)
     assert groups["facts"]["devices"].startswith("3 train and 2 mine")
     assert "training steps" in groups["facts"]["a version of the negatives takes, about"]
     assert "a version of the negatives takes, about" not in one["facts"]
+
+
+def test_the_command_itself_measures_the_model_as_it_came_and_re_ranks_with_the_last_one(counted, monkeypatch):
+    monkeypatch.setattr(estimate, "ranking_seconds", lambda *_: (1.0, 1.0))
+    data, encoder = counted
+    ranker = torch.nn.Linear(2, 2)
+    beside = [Beside("the ranker", lambda: ranker, 0, [Episode(1, 60, 16, 8, 5)], reranked=40)]
+    own = Own(lambda: encoder, ("query", "passage"), "with other lengths")
+    one, groups = (
+        describe_work(
+            work_of(data, devices=devices, reranks=(0, 0, 30), beside=beside),
+            encoder,
+            seeds=1,
+            measure=True,
+            own=own,
+        )["seconds"]
+        for devices in (Devices(), Devices(1, 1, 2))
+    )
+    assert one["re-rank by the ranker"] == 40
+    assert groups["re-rank by the ranker"] == 10
+    both = sum(one[stage] - 2 * groups[stage] for stage in ("encode", "search"))
+    assert groups[IN_ONE] == pytest.approx(both + 30)
+
+
+def test_a_final_state_that_is_judged_alone_encodes_and_searches_less(world):
+    data = choose_splits(world.collection)
+    judged = sum(map(len, (split for split in (data.dev, data.test) if split is not None)))
+    whole, alone = work_of(data), work_of(data, examined=False, shares=[1.0, 0.5, 0.25])
+    assert whole.last == (1.0, 1.0, 2 * len(data.train) + judged)
+    assert alone.last == (judged / world.collection.n_queries, 0.25, judged)
 
 
 def test_what_is_assumed_is_said(counted):

@@ -63,6 +63,14 @@ class Beside:
         return {what: count for what, count in counts.items() if count}
 
 
+class Last(NamedTuple):
+    """The final state: how often it encodes the queries and the corpus, and for how many queries it searches."""
+
+    queries: float
+    corpora: float
+    searched: float
+
+
 class Part(NamedTuple):
     """The shares of passages and of training queries that a state mines."""
 
@@ -110,6 +118,14 @@ class CostModel:
     devices: Devices = ALONE  # the devices for which the time is estimated
     order: Sequence[str] = ()  # the kinds of its stages; empty: each episode measures, mines and trains
     reranks: Sequence[int] = ()  # pairs that a ranker re-ranks in each stage of ``order``; empty: none
+
+    @property
+    def last(self) -> Last:
+        """The part of the work of all states that is the final one's, which mines nothing."""
+        judged, corpora = judged_queries(self.data), self.shares[-1] if self.shares else 1.0
+        if self.examined:
+            return Last(1.0, corpora, 2 * len(self.data.train) + judged)
+        return Last(judged / max(self.data.collection.n_queries, 1), corpora, judged)
 
     @property
     def tried(self) -> int:

@@ -16,8 +16,8 @@ from hardneg.models.recomputing import recompute_layers
 from hardneg.models.tokenizing import shorter
 from hardneg.negatives.mining import training_depth
 from hardneg.process.progress import clock, size_text
-from hardneg.recipes.cost_model import Beside, CostModel, judged_queries, queries_of_step
-from hardneg.recipes.many_devices import overlap
+from hardneg.recipes.cost_model import Beside, CostModel, Last, judged_queries, queries_of_step
+from hardneg.recipes.many_devices import ALONE, IN_ONE, overlap
 from hardneg.recipes.microbenchmarks import (
     TIMED_TOKENS,
     encode_seconds,
@@ -215,15 +215,19 @@ def time_stages(work: CostModel, encoder: BiEncoder, sample: Sample) -> tuple[di
     texts, indexed = collection.n_queries + collection.n_passages, round(sample.chunks * collection.n_passages)
     searched += 0 if work.query_side or data.dev is None else work.passed * len(data.dev)
     queries, corpora = work.encoded or (work.states, work.states + work.passed)
+    alone = work.last if work.devices.mining else Last(0.0, 0.0, 0.0)
     tokens = sample.tokens(queries * collection.n_queries, corpora * collection.n_passages)
     k = training_depth(collection, data.train, work.depth) * (1 if sample.chunks == 1 else 2)
     a_search = indexed * search_seconds(encoder.dim, indexed, k, work.store_dtype, encoder.device)
+    a_token = encode_seconds(encoder, sample.passages, work.token_budget, work.precision)
+    own = sample.tokens(alone.queries * collection.n_queries, alone.corpora * collection.n_passages)
     seconds = {
         "tokenise": sample.seconds * texts / (len(sample.queries) + len(sample.passages) / sample.chunks),
-        "encode": work.devices.miners.share(tokens)
-        * encode_seconds(encoder, sample.passages, work.token_budget, work.precision),
-        "search": shared_search(work, searched * a_search),
+        "encode": work.devices.miners.share(tokens - own) * a_token,
+        "search": shared_search(work, (searched - alone.searched) * a_search),
     }
+    if work.devices.mining:
+        seconds[IN_ONE] = own * a_token + alone.searched * a_search
     seconds["train"], memory = time_training(work, encoder, sample)
     visits = sum(one.steps * queries_of_step(one) for one in work.episodes) * work.query_side
     seconds["train"] += shared_search(work, visits * a_search)
@@ -271,7 +275,10 @@ def add_beside(seconds: dict[str, float], work: CostModel, one: Beside) -> Bytes
         live = one.scored * scored  # of a model that is trained beside, each process scores a part of a step
         seconds[f"score by {one.name}"] = work.devices.share(live) if one.steps else live
     if one.reranked:
-        seconds[f"re-rank by {one.name}"] = one.reranked * scored
+        last = sum(work.reranks) if work.devices.mining else 0  # pairs of the stages of the command's own process
+        seconds[f"re-rank by {one.name}"] = (one.reranked - last) * scored
+        if last:
+            seconds[IN_ONE] += last * scored
     if not one.steps:
         return Bytes(0.0, weights)
     seconds[f"train {one.name}"] = work.devices.share(one.trained * trained)
@@ -291,7 +298,13 @@ def whole_encoding(work: CostModel, encoder: BiEncoder, sample: Sample, sides: S
 
 def add_own(seconds: dict[str, float], work: CostModel, own: Own) -> None:
     """Add the seconds to encode and search with the model as it came, for the queries of dev and test alone."""
-    add_search(seconds, work, own.load(), judged_queries(work.data), JUDGED, sides=own.sides)
+    if not work.devices.mining:
+        add_search(seconds, work, own.load(), judged_queries(work.data), JUDGED, sides=own.sides)
+        return
+    took: dict[str, float] = {}  # in the process of the command, as the final state
+    in_one = replace(work, devices=ALONE)
+    add_search(took, in_one, own.load(), judged_queries(work.data), JUDGED, sides=own.sides)
+    seconds[IN_ONE] += sum(took.values())
 
 
 def add_search(

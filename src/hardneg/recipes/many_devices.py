@@ -13,6 +13,7 @@ from hardneg.process.progress import clock
 WITHIN = 10e9  # bytes a second from one device to another of the same machine: assumed, as over PCIe
 BETWEEN = 1.25e9  # bytes a second to a device of another machine: assumed, as over Ethernet of 10 Gbit/s
 MOST = 100_000
+IN_ONE = "measure in one process"  # the stage of the process that starts two groups: it measures the final state
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def overlap(
 
     Parameters
     ----------
-    seconds : by stage, for all states together.
+    seconds : by stage; those in which the group that mines works, for all states together but the final one.
     states : the number of states: one mines the first version, one mines at each refresh, and one is final.
     steps : the number of all training steps.
     trained : models that are trained beside the retriever, and the share of their training that is not done before
@@ -148,6 +149,6 @@ def overlap(
     by_miners = ["encode", "search", *(f"re-rank by {name}" for name in trained)]
     training = sum(seconds.get(stage, 0.0) for stage in by_trainers)
     training += sum(share * seconds.get(f"train {name}", 0.0) for name, share in trained.items())
-    version = sum(seconds[stage] for stage in by_miners if stage in seconds) / states
+    version = sum(seconds[stage] for stage in by_miners if stage in seconds) / (states - 1)
     beside = min(training, version * max(states - 2, 0))
     return Overlap(beside, version, steps * version / training if training else 0.0)
