@@ -19,7 +19,9 @@ import numpy as np
 
 from faults.forked import fork
 
-FAIL = "FAIL"  # environment: rank:step:how; the process ends by a fault, or by a signal (kill)
+FAIL = (
+    "FAIL"  # environment: rank:step:how; the process ends by a fault, or a signal (kill), unless it was restarted
+)
 DIE = "DIE"  # environment: module:function:n; at its n-th call (from 1) rank 0 is killed,
 DIE_RANK = "DIE_RANK"  # or the rank that this variable names
 
@@ -135,7 +137,7 @@ def run(arguments):
     faulthandler.dump_traceback_later(120, repeat=True)  # shows where it hangs
     embeddings.LEAST_ROWS = 16
     rank, step, how = os.environ.get(FAIL, "::").split(":")
-    if rank == os.environ["RANK"]:
+    if rank == os.environ["RANK"] and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
 
         def failing(self, index, make=VisitBatches.__call__):
             if index == int(step):

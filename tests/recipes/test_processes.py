@@ -514,3 +514,16 @@ def test_under_torchrun_a_killed_process_is_named_and_the_rest_is_resumed(world,
     assert checkpoints(killed.path / "episodes/1/checkpoint")[-1].name == "step-0000014"
     finish(2, killed.arguments, tmp_path / "log")
     check_same_bytes(killed.path, straight)
+
+
+@pytest.mark.slow
+def test_under_torchrun_all_processes_are_started_again_and_go_on_from_the_checkpoint(world, straight, tmp_path):
+    """The launcher's store still has what the processes before them wrote, while these meet in it."""
+    killed = long_in(world, tmp_path)
+    killed.arguments[:] = [re.sub(r"(?<=--set=checkpoint_every=)\d+", "7", one) for one in killed.arguments]
+    again = {"PET_STANDALONE": "1", "PET_MAX_RESTARTS": "1"}
+    process = torchrun(2, killed.arguments, tmp_path / "log", **again, **{FAIL: "1:17:kill"})
+    status, said = process.wait(300), (tmp_path / "log").read_text()
+    assert status == 0, said
+    assert "NOT_TOGETHER" not in said
+    check_same_bytes(killed.path, straight)

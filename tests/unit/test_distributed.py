@@ -201,6 +201,54 @@ def test_processes_that_were_told_of_different_worlds_do_not_wait_for_each_other
     assert all("(some were told WORLD_SIZE = 2 and some 3)" in line for line in lines)
 
 
+@pytest.mark.parametrize("lost", [0, 1, None])
+def test_processes_meet_in_a_store_that_has_what_those_before_them_wrote(tmp_path, monkeypatch, lost):
+    """As under ``torchrun --max-restarts``, whose store outlives its processes; ``lost`` was killed before."""
+    dist = pytest.importorskip("torch.distributed")
+    kept = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    monkeypatch.setattr(distributed, "LINGER_SECONDS", 0.0)
+    monkeypatch.setattr(distributed, "ASSEMBLY", timedelta(seconds=20))
+
+    def attempt(number):
+        def work(rank):
+            os.environ["MASTER_PORT"] = str(kept.port)
+            if number:
+                time.sleep(0.3 * (rank == (number + 1) % 2))  # one of them finds only what is old
+            with group():
+                if (number, rank) == (0, lost):
+                    os.kill(os.getpid(), signal.SIGKILL)
+                try:
+                    assert distributed.by_leader(lambda: number) == number
+                except PeerError:
+                    return 8
+            return 0
+
+        return work
+
+    statuses = [together(2, attempt(number), tmp_path / "log") for number in range(3)]
+    assert statuses[1:] == [[0, 0], [0, 0]], (tmp_path / "log").read_text()
+    assert statuses[0] == [{lost: -9, None: 0}.get(rank, 0 if lost is None else 8) for rank in range(2)]
+
+
+def test_one_that_died_before_all_had_come_is_not_taken_for_the_one_that_comes_in_its_place(tmp_path):
+    """Rank 0 first finds the name that the dead process left, and waits for one that answers."""
+    dist = pytest.importorskip("torch.distributed")
+    kept = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def work(rank):
+        if rank:
+            time.sleep(0.5)
+        os.environ.update(MASTER_PORT=str(kept.port), TORCHELASTIC_USE_AGENT_STORE="True")
+        with group():
+            distributed.barrier()
+        return 0
+
+    for left in (1, 0):
+        kept.set(f"hardneg/name/{left}", "of a dead one")
+        assert together(2, work, tmp_path / "log") == [0, 0], (tmp_path / "log").read_text()
+
+
 def test_what_another_process_never_tells_is_not_waited_for_for_ever(launched, monkeypatch):
     dist = pytest.importorskip("torch.distributed")
     launched(RANK="0", WORLD_SIZE="2")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -57,10 +58,8 @@ ASSEMBLY = timedelta(minutes=10)  # how long processes wait for all to come
 PATIENCE = timedelta(days=7)  # the others wait while rank 0 searches; a lost process is noticed by its connection
 LINGER_SECONDS = 5.0
 TICK_SECONDS = 0.05
-ARRIVED = "arrived"
 
 _members = 1  # processes of the open group; 1 where there is none
-_opened = 0  # groups that this process has opened: each has keys of its own in the store
 _stores: dict[str, Any] = {}  # by address: where processes met. A process keeps it, because rank 0 serves it
 _astray = False  # whether rank 0 left an errand before its end: the others still do it, and receive nothing
 _waiting = False  # whether this process works as if it were alone, and the others wait for it
@@ -92,7 +91,7 @@ def group() -> Iterator[None]:
     SettingsError : the environment does not say who and where the others are.
     PeerError : not all came within ``ASSEMBLY``.
     """
-    global _members, _opened, _astray
+    global _members, _astray
     check_launch("MASTER_ADDR", "MASTER_PORT")
     if world_size() == 1 or _members > 1:
         yield
@@ -113,7 +112,7 @@ def group() -> Iterator[None]:
         # A process that dies while they connect is noticed by nothing but this time; later, by its connection.
         dist.init_process_group(backend, store=store, rank=rank(), world_size=world_size(), timeout=ASSEMBLY)
         dist.distributed_c10d._set_pg_timeout(PATIENCE)
-    _members, _opened, _astray = world_size(), _opened + 1, False
+    _members, _astray = world_size(), False
     sound = False
     try:
         yield
@@ -162,23 +161,10 @@ def assemble() -> Any:
     """The store where all processes have met for a new group; waiting ends after ``ASSEMBLY``, or at a signal."""
     end, reason = time.monotonic() + ASSEMBLY.total_seconds(), "too few came"
     try:
-        from torch.distributed import PrefixStore
-
         whole = meet(end)
-        store = None if whole is None else PrefixStore(f"hardneg/{_opened}", whole)
-        if store is not None:
-            store.set(f"size/{rank()}", str(world_size()))
-        arrived = 0 if store is None else store.add(ARRIVED, 1)
-        sizes = {str(world_size())}
-        while store is not None and arrived < world_size() and len(sizes) == 1 and time.monotonic() < end:
-            stop_flag.check()
-            time.sleep(TICK_SECONDS)
-            arrived = store.add(ARRIVED, 0)
-            sizes |= {store.get("size/0").decode()} if store.check(["size/0"]) else set()
-        if arrived >= world_size() and len(sizes) == 1:
-            sizes |= set(told_by_all(store, "size"))
-            if len(sizes) == 1:
-                return store
+        store, sizes = (None, {""}) if whole is None else call_together(whole, end)
+        if store is not None and len(sizes) == 1:
+            return store
         if len(sizes) > 1:
             reason = f"some were told WORLD_SIZE = {' and some '.join(sorted(sizes))}"
             time.sleep(10 * TICK_SECONDS)  # the others look here, too
@@ -187,6 +173,42 @@ def assemble() -> Any:
     place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     what = f"{world_size()} processes did not all arrive at {place} ({reason:.200})"
     raise PeerError("NOT_TOGETHER", what, "start all of them, and read the message of each")
+
+
+def call_together(whole: Any, end: float) -> tuple[Any, set[str]]:
+    """A part of the store for the processes that are here now, and the world sizes that they were told.
+
+    A launcher keeps its store when it starts all processes again, and so what those before them wrote. Therefore
+    each process takes a name that nobody had. Rank 0 calls all names to a new place, again whenever it finds
+    another name. Nobody dead can answer at that place, so where all have answered, all are here.
+
+    Returns
+    -------
+    The part is None if too few came until ``end``.
+    """
+    from torch.distributed import PrefixStore
+
+    whole, own, size = PrefixStore("hardneg", whole), secrets.token_hex(16), str(world_size())
+    places, answers = ([f"{what}/{one}" for one in range(world_size())] for what in ("name", "size"))
+    called: list[str] = []
+    whole.set(f"name/{rank()}", own)
+    while time.monotonic() < end:
+        names = [whole.get(place).decode() for place in places if whole.check([place])] if rank() == 0 else []
+        if names != called:
+            called, call = names, f"{secrets.token_hex(16)} {size}"
+            for name in names:
+                whole.set(name, call)
+        if whole.check([own]):
+            place, of_leader = whole.get(own).decode().split()
+            store = PrefixStore(place, whole)
+            store.set(f"size/{rank()}", size)
+            if of_leader != size:
+                return store, {of_leader, size}
+            if store.check(answers):
+                return store, {store.get(answer).decode() for answer in answers}
+        stop_flag.check()
+        time.sleep(TICK_SECONDS)
+    return None, {size}
 
 
 def meet(end: float) -> Any:
