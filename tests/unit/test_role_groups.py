@@ -3,6 +3,7 @@
 import json
 import signal
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -13,11 +14,14 @@ from faults.forked import fork
 from hardneg.api import prepare
 from hardneg.api.recipes import RECIPES
 from hardneg.errors import ResourceError, SettingsError
-from hardneg.process import memory, threads
+from hardneg.experiment.folder import Experiment
+from hardneg.process import memory, progress, threads
 from hardneg.process.memory import limit_memory, limit_of, require
 from hardneg.process.torchrun import end_as
-from hardneg.recipes.roles import jobs, supervision
+from hardneg.recipes.roles import jobs, supervision, taking
 from hardneg.recipes.roles.jobs import Job, jobs_of
+from hardneg.recipes.roles.peers import heartbeat_of
+from hardneg.storage.lease import Observer
 from processes import wait
 
 ROLES = ("trainer", "inferencer")
@@ -227,3 +231,21 @@ def test_a_sign_of_life_of_any_new_process_says_that_a_role_has_begun():
 
 def test_a_job_is_json():
     assert Job(**json.loads(json.dumps(job(devices="0,1").__dict__))) == job(devices="0,1")
+
+
+def test_a_group_lives_while_any_of_its_processes_works(tmp_path, monkeypatch):
+    """Rank 0 waits, without a sign of life, until a slower process has encoded its part."""
+    experiment = Experiment(tmp_path, tmp_path / "cache")
+    monkeypatch.setattr(taking, "is_leader", lambda: False)
+    monkeypatch.setattr(taking, "OTHERS_SECONDS", 0.01)
+    observer = Observer(heartbeat_of(experiment, "inferencer"))
+    with taking.alive(experiment, "inferencer"):
+        time.sleep(0.2)
+        assert observer.heartbeat.read() == "", "who loads is no sign that work has begun"
+        progress.pulse()
+        end = time.monotonic() + 30
+        while not (first := observer.heartbeat.read()):
+            assert time.monotonic() < end
+        assert observer.silence() == 0
+        time.sleep(0.2)
+        assert observer.heartbeat.read() == first, "a process that hangs falls silent"

@@ -53,13 +53,20 @@ class RoleHeartbeat(Heartbeat):
         self.name = name
 
     @contextmanager
-    def beating(self, progress: Callable[[], int]) -> Iterator[None]:
-        """Beat while the block runs and ``progress`` grows, so that a process that hangs falls silent."""
+    def beating(
+        self, progress: Callable[[], int], *, every: float = BEAT_SECONDS, last: int = -1
+    ) -> Iterator[None]:
+        """Beat while the block runs and ``progress`` grows, so that a process that hangs falls silent.
+
+        Parameters
+        ----------
+        every : seconds between two looks.
+        last : the progress that is no news.
+        """
         done = threading.Event()
 
-        def work() -> None:
-            last = -1
-            while not done.wait(BEAT_SECONDS):
+        def work(last: int = last) -> None:
+            while not done.wait(every):
                 if (now := progress()) != last:
                     last = now
                     self.touch(now)

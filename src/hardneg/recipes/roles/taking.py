@@ -31,11 +31,13 @@ from hardneg.recipes.starting_ranker import ranker_of
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.storage.artifacts import lease
 
+OTHERS_SECONDS = 5.0  # between two signs of life of a process that is not rank 0
+
 
 def take_role(recipe: Recipe, job: Job) -> None:
     """Be the trainer or the inferencer of an experiment until all work of this role is done.
 
-    In a group, all processes take the role; rank 0 holds its lock and gives signs of life.
+    In a group, all processes take the role; rank 0 holds its lock.
 
     Raises
     ------
@@ -89,7 +91,12 @@ def source_of(job: Job) -> ModelSource:
 
 
 def alive(experiment: Experiment, role: str) -> contextlib.AbstractContextManager[None]:
-    """While the block runs, show the other role signs of life of rank 0, which waits for all of its group."""
-    if not is_leader():
-        return contextlib.nullcontext()
-    return heartbeat_of(experiment, role).beating(lambda: progress.beats)
+    """While the block runs, show signs of life of the group: to the other role, and to a supervisor.
+
+    Each process gives them, because rank 0 may wait long for a slower one. Rank 0 alone gives the sign that comes
+    before any work is done; the others give theirs seldom, since they mostly work while rank 0 does.
+    """
+    beat = heartbeat_of(experiment, role)
+    if is_leader():
+        return beat.beating(lambda: progress.beats)
+    return beat.beating(lambda: progress.beats, every=OTHERS_SECONDS, last=progress.beats)
