@@ -249,3 +249,5 @@ def test_a_group_lives_while_any_of_its_processes_works(tmp_path, monkeypatch):
         assert observer.silence() == 0
         time.sleep(0.2)
         assert observer.heartbeat.read() == first, "a process that hangs falls silent"
+        progress.wait_for_another()
+        assert observer.heartbeat.read() == first, "nor does waiting for one that may hang count"

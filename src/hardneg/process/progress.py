@@ -35,6 +35,7 @@ enabled = False
 muted = False  # reporting stays off
 _wanted: bool | None = None  # what a caller of the library asks for
 beats = 0  # grows with every sign of progress; a process that hangs does not
+waits = 0  # how many of the beats were made in waiting for another process
 
 
 def pulse() -> None:
@@ -45,6 +46,8 @@ def pulse() -> None:
 
 def wait_for_another() -> None:
     """Sleep for a moment while another process works for this one too; the stop flag is obeyed here."""
+    global waits
+    waits += 1
     pulse()
     stop_flag.check()
     time.sleep(WAIT_SECONDS)

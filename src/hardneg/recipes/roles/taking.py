@@ -94,9 +94,14 @@ def alive(experiment: Experiment, role: str) -> contextlib.AbstractContextManage
     """While the block runs, show signs of life of the group: to the other role, and to a supervisor.
 
     Each process gives them, because rank 0 may wait long for a slower one. Rank 0 alone gives the sign that comes
-    before any work is done; the others give theirs seldom, since they mostly work while rank 0 does.
+    before any work is done; the others give theirs seldom, since they mostly work while rank 0 does, and not while
+    they wait for it: it may hang.
     """
     beat = heartbeat_of(experiment, role)
     if is_leader():
         return beat.beating(lambda: progress.beats)
-    return beat.beating(lambda: progress.beats, every=OTHERS_SECONDS, last=progress.beats)
+
+    def worked() -> int:
+        return progress.beats - progress.waits
+
+    return beat.beating(worked, every=OTHERS_SECONDS, last=worked())
