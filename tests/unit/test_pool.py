@@ -1,5 +1,6 @@
 """Negative pools: taking, aligning, joining, counting, and files that are whole or refused."""
 
+import tracemalloc
 from dataclasses import fields, replace
 
 import numpy as np
@@ -23,6 +24,7 @@ from hardneg.negatives.pool import (
     save_pool,
     shortfall,
 )
+from hardneg.negatives.scores import StoredScores
 from hardneg.records import Positives, offsets_of
 from hardneg.storage import artifacts
 from worlds.tiny_records import as_lists, assert_same, pool_of
@@ -55,6 +57,29 @@ def test_align_takes_the_other_queries_and_their_positives():
     same = POOL.align(replace(POOL.positives, passage_rows=np.zeros(4, np.int32)))
     assert as_lists(same) == as_lists(POOL)
     assert same.positive_rows.tolist() == [0, 0, 0, 0]
+
+
+def test_a_selection_equals_an_alignment_with_the_same_positives():
+    scored = replace(POOL, ranker="d", ranker_scores=POOL.scores, positive_scores=np.arange(4, dtype=np.float32))
+    for pool in (POOL, scored):
+        for rows in ([], [2], [3, 0, 1], [1, 1, 3], range(4)):
+            at = np.array(rows, np.int64)
+            assert_same(pool.select(at), pool.align(pool.positives.select(at)))
+
+
+def test_a_selection_looks_at_its_queries_alone():
+    queries = 200_000
+    plain = pool_of([[1, 2]] * queries, [[3]] * queries)
+    zeros = np.zeros(2 * queries, np.float32)
+    pool = replace(plain, ranker="d", ranker_scores=zeros, positive_scores=zeros[:queries])
+    stored, some = StoredScores(pool), np.arange(0, queries, 5000)
+    tracemalloc.start()
+    part = pool.select(some)
+    found = stored(part.query_rows, np.full(len(some), 3, np.int32))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(part) == len(found) == 40
+    assert peak < queries, "not a byte for each query of the pool"
 
 
 def test_matches_equals_a_loop():

@@ -146,8 +146,16 @@ class NegativePool(ArrayRecord, Shown):
         return self.take(np.flatnonzero(mask), kept_offsets(mask, self.offsets))
 
     def select(self, queries: NDArray[np.integer]) -> NegativePool:
-        """The pool of the queries at these positions (not rows)."""
-        return self.align(self.positives.select(queries))
+        """The pool of the queries at these positions (not rows); it takes as long as these queries need, not all."""
+        entries = self.take(*take_spans(self.offsets, queries))
+        index, offsets = take_spans(self.positive_offsets, queries)
+        return replace(
+            entries,
+            query_rows=self.query_rows[queries],
+            positive_offsets=offsets,
+            positive_rows=self.positive_rows[index],
+            positive_scores=None if self.positive_scores is None else self.positive_scores[index],
+        )
 
     def align(self, positives: Positives) -> NegativePool:
         """The pool for the queries of ``positives``, in that order and with those positives.
