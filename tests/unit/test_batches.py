@@ -1,12 +1,14 @@
 """Batches of a pool: every query once an epoch, windows of its entries, any step by itself."""
 
 import logging
+import tracemalloc
 from collections import Counter
 
 import numpy as np
 import pytest
 
 from hardneg.errors import InputError
+from hardneg.negatives.groups import epoch_order
 from hardneg.records import Positives
 from hardneg.training.batches import VisitBatches, micro_sizes, trainable
 from worlds.tiny_records import pool_of
@@ -146,6 +148,20 @@ def test_a_step_whose_queries_have_no_negatives_takes_the_next_ones_that_have():
     assert [batches(step).query_rows.tolist() for step in (3, 4, 5)] == [[24]] * 3
     with pytest.raises(InputError, match="NO_NEGATIVES: none of 9 training queries"):
         batches(6)
+
+
+def test_a_step_takes_no_memory_for_the_queries_of_other_steps():
+    queries = 100_000
+    pool = pool_of([[1, 2], []] * (queries // 2), [[3]] * queries)
+    batches = visits_of(lambda step: pool, pool, negatives=1, queries_per_step=8)
+    batches(0)  # shuffles the epoch, and looks once which queries have a negative
+    tracemalloc.start()
+    batch = batches(1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    order = epoch_order(pool.query_rows, seed=5, episode=0, epoch=0)[8:16]
+    assert batch.query_rows.tolist() == order[order % 2 == 0].tolist()
+    assert peak < queries, "not a byte for each training query"
 
 
 def test_queries_that_are_skipped_are_counted_once_for_all_steps(caplog):

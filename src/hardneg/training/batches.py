@@ -166,18 +166,20 @@ class VisitBatches:
         self.queries_per_step, self.negatives, self.micro_queries = queries_per_step, negatives, micro_queries
         self.seed, self.rotate = seed, rotate
         self.order_of_epoch = lru_cache(1)(self._order)
-        self.seen: tuple[NegativePool, Int64] | None = None
+        self.seen: tuple[NegativePool, Bool] | None = None
 
     def _order(self, epoch: int) -> Int64:
         return self.positions[epoch_order(self.rows, seed=self.seed, episode=self.episode, epoch=epoch)]
 
-    def _usable(self, pool: NegativePool) -> Int64:
-        """The queries that can train with the pool in force; computed once for each pool."""
+    def _usable(self, pool: NegativePool) -> Bool:
+        """Whether each query [Q] can train with the pool in force; computed once for each pool."""
         if self.seen is None or self.seen[0] is not pool:
-            self.seen = pool, usable(pool, self.negatives)
-            if self.told is not None and len(self.seen[1]) not in self.told and is_leader():
-                self.told.add(len(self.seen[1]))
-                warn_of_skipped(pool, self.seen[1], self.negatives)
+            able, mask = usable(pool, self.negatives), np.zeros(len(pool), bool)
+            mask[able] = True
+            self.seen = pool, mask
+            if self.told is not None and len(able) not in self.told and is_leader():
+                self.told.add(len(able))
+                warn_of_skipped(pool, able, self.negatives)
         return self.seen[1]
 
     def _chosen(self, pool: NegativePool, epoch: int, first: int) -> Int64:
@@ -185,13 +187,13 @@ class VisitBatches:
         order, size, able = self.order_of_epoch(epoch), self.queries_per_step, self._usable(pool)
         alone = first == len(order) - 1 and not self.negatives
         chosen = order[max(first - alone, 0) : first + size]
-        chosen = chosen[np.isin(chosen, able)]
+        chosen = chosen[able[chosen]]
         if len(chosen):
             return chosen
-        if len(able) < (1 if self.negatives else 2):
+        if np.count_nonzero(able) < (1 if self.negatives else 2):
             trainable(pool, self.negatives)  # raises
         following = np.roll(order, -first)
-        return following[np.isin(following, able)][:size]
+        return following[able[following]][:size]
 
     def __call__(self, step: int) -> GroupBatch:
         """The batch of step ``step`` (from 0)."""
