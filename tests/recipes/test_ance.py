@@ -19,6 +19,7 @@ from hardneg.api.inspect import last_pool
 from hardneg.data.training_data import choose_splits
 from hardneg.errors import Faults, SettingsError
 from hardneg.experiment.folder import Experiment
+from hardneg.experiment.layout import version_in
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.pool import load_pool
 from hardneg.process import distributed
@@ -314,6 +315,22 @@ class FakeVersions:
 
     def step(self, version):
         return self.steps[version]
+
+
+def test_each_version_is_read_once_and_the_newest_is_looked_for_from_the_end(tmp_path, monkeypatch):
+    for number in (0, 1, 2, 10):
+        with publish(version_in(tmp_path, number), "negatives", inputs={"step": str(5 * number)}):
+            pass
+    version_in(tmp_path, 11).mkdir()  # it is being written
+    versions, looked, read = refresh.Versions(tmp_path), [], []
+    real = refresh.is_published, refresh.read_manifest
+    monkeypatch.setattr(refresh, "is_published", lambda path: looked.append(path.name) or real[0](path))
+    monkeypatch.setattr(refresh, "read_manifest", lambda path: read.append(path.name) or real[1](path))
+    assert versions.newest() == 10
+    assert looked == ["v0011", "v0010"]
+    assert [versions.step(number) for number in (1, 10, 1, 10, 1)] == [5, 50, 5, 50, 5]
+    assert read == ["v0001", "v0010"]
+    assert refresh.Versions(tmp_path / "none").newest() is None
 
 
 def test_a_state_names_the_negatives_in_force_before_its_step(tmp_path):

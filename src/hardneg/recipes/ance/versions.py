@@ -27,6 +27,7 @@ class Versions:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.steps: dict[int, int] = {}  # of the versions that were asked for; a version never changes
 
     def path(self, version: int) -> Path:
         """The folder of a version, whether or not it exists yet."""
@@ -38,12 +39,13 @@ class Versions:
 
     def newest(self) -> int | None:
         """The number of the newest complete version."""
-        found = [number for number, path in versions_in(self.folder) if is_published(path)]
-        return max(found, default=None)
+        return next((number for number, path in reversed(versions_in(self.folder)) if is_published(path)), None)
 
     def step(self, version: int) -> int:
-        """The step whose model mined a version."""
-        return int(read_manifest(self.path(version)).inputs["step"])
+        """The step whose model mined a version; its manifest is read once, as each step of training asks."""
+        if version not in self.steps:
+            self.steps[version] = int(read_manifest(self.path(version)).inputs["step"])
+        return self.steps[version]
 
 
 def split_lines(path: Path) -> tuple[list[bytes], bytes]:
