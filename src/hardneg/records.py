@@ -5,7 +5,9 @@ Queries and passages are int32 row numbers; string ids appear only where data ar
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -14,6 +16,8 @@ from numpy.typing import NDArray
 from hardneg.shown import Shown, counted
 
 MIXED = "mixed:"  # begins Run.limited of a run that was fused from runs over different passages
+
+BLOCK = 1 << 17  # elements processed at a time, so that temporary arrays fit into the processor's cache
 
 Unit = Literal["passage", "chunk", "document"]
 Side = Literal["query", "passage"]
@@ -70,6 +74,13 @@ def take_spans(offsets: Int64, rows: NDArray[np.integer]) -> tuple[Int64, Int64]
     index = (starts - new[:-1]).repeat(lengths)
     index += np.arange(new[-1])
     return index, new
+
+
+def blocks(offsets: Int64, size: int = BLOCK) -> Iterator[tuple[int, int]]:
+    """Consecutive ranges (begin, end) of spans with about ``size`` elements; without spans, one empty range."""
+    inner = np.searchsorted(offsets, np.arange(size, offsets[-1], size))
+    cuts = np.unique(np.concatenate([[0], inner, [len(offsets) - 1]])).tolist()
+    yield from pairwise(cuts) if len(cuts) > 1 else [(0, 0)]
 
 
 class ArrayRecord:
@@ -142,8 +153,15 @@ class Run(ArrayRecord, Shown):
         """The run with at most ``depth`` hits of each query."""
         if spans(self.offsets).max(initial=0) <= depth:
             return self
-        ranks = np.arange(len(self.passage_rows)) - self.offsets[owners(self.offsets)]
-        return self.where(ranks < depth)
+        lengths = np.minimum(spans(self.offsets), depth)
+        offsets = offsets_of(lengths)
+        rows, scores = (np.empty(offsets[-1], hits.dtype) for hits in (self.passage_rows, self.scores))
+        for start, stop in blocks(offsets):
+            moved = self.offsets[start:stop] - offsets[start:stop]
+            part = slice(offsets[start], offsets[stop])
+            index = moved.repeat(lengths[start:stop]) + np.arange(part.start, part.stop)
+            rows[part], scores[part] = self.passage_rows[index], self.scores[index]
+        return replace(self, offsets=offsets, passage_rows=rows, scores=scores)
 
     def among(self, passages: NDArray[np.integer]) -> Run:
         """The run without the hits that are not among ``passages`` (rows)."""

@@ -20,7 +20,7 @@ from hardneg.diagnostics.audit import (
     words_of,
 )
 from hardneg.evaluation.matching import tokens_of
-from hardneg.negatives.pool import blocks
+from hardneg.records import blocks
 from worlds.tiny_records import pool_of, run_of
 
 NAN = float("nan")

@@ -13,8 +13,7 @@ from hardneg.negatives.candidates import (
     starved,
     without_known,
 )
-from hardneg.negatives.pool import blocks
-from hardneg.records import Run
+from hardneg.records import Run, blocks
 from worlds.tiny_records import as_lists, positives_of, run_of
 
 N_PASSAGES = 60

@@ -15,10 +15,12 @@ from hardneg.data.judgements import JudgedIds
 from hardneg.data.training_data import BY_QRELS, Labels, TrainingData, amended, choose_splits, labelled
 from hardneg.diagnostics.forgetting import forgetting, reciprocal_ranks
 from hardneg.errors import InputError, SettingsError
-from hardneg.negatives.candidates import without_answers
+from hardneg.evaluation.answers import AnswerCache
+from hardneg.negatives.candidates import match_answers, without_answers
 from hardneg.negatives.facts import entries_of, stats
 from hardneg.negatives.imported_pool import import_pool
 from hardneg.negatives.labels import (
+    Relevance,
     answers_of,
     current_positives,
     merged,
@@ -28,7 +30,7 @@ from hardneg.negatives.labels import (
 )
 from hardneg.negatives.mining import Corpus, mine_candidates, mine_pool
 from hardneg.negatives.sources import random_source, sample_source
-from hardneg.records import Positives, owners, spans
+from hardneg.records import Positives, blocks, owners, spans
 from hardneg.training.batches import KnownPositives
 from worlds.tiny_records import run_of
 
@@ -331,6 +333,44 @@ def test_a_hit_that_contains_an_answer_counts_as_a_judged_one(labels):
     }
     qrels = choose_splits(data.collection, dev="none")
     assert relevant(run, qrels, None) is qrels.train
+
+
+@pytest.mark.parametrize("block", [1, 5])
+def test_what_counts_is_found_in_blocks_after_all_hits_were_matched_at_once(labels, tmp_path, monkeypatch, block):
+    data, run, contains = labels
+    expected = relevant(run, data, contains), with_answers(run, data.train, contains, 3)
+    monkeypatch.setattr(blocks, "__defaults__", (block,))
+    book = AnswerCache(data.collection, tmp_path / "new").contains
+    asked = []
+
+    def counted(query_rows, passage_rows):
+        asked.append(len(query_rows))
+        return book(query_rows, passage_rows)
+
+    assert relevant(run, data, counted) == expected[0]
+    assert (asked[0], sum(asked[1:]), max(asked[1:]) < 20) == (20, 20, True)
+    asked.clear()
+    assert with_answers(run, data.train, counted, 3) == expected[1]
+    assert (asked[0], sum(asked[1:]), max(asked[1:]) < 15) == (15, 15, True)
+
+
+@pytest.mark.parametrize("by_answers", [True, False])
+def test_hits_are_looked_at_together_only_for_answers(labels, tmp_path, by_answers):
+    """What other queries or people say of a hit is not kept, so asking for all hits at once would be in vain."""
+    data, run, book = labels
+    asked = []
+
+    class Asked(Relevance):
+        def taught(self, query_rows, passage_rows):
+            asked.append(len(query_rows))
+            return super().taught(query_rows, passage_rows)
+
+    def matched(query_rows, passage_rows):
+        asked.append(-len(query_rows))
+        return book(query_rows, passage_rows)
+
+    match_answers(run, Asked(data, matched if by_answers else None))
+    assert asked == ([-20] if by_answers else [])
 
 
 # ---------------------------------------------------------------- queries with equal texts

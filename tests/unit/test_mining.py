@@ -20,8 +20,8 @@ from hardneg.negatives.candidates import Filters
 from hardneg.negatives.facts import entries_of, stats
 from hardneg.negatives.imported_pool import import_pool
 from hardneg.negatives.mining import TELEPORTED, Corpus, QueryScores, mine_candidates, mine_pool, training_depth
-from hardneg.negatives.pool import DTYPES, SOURCES, blocks, load_pool, save_pool
-from hardneg.records import Positives, Run, owners
+from hardneg.negatives.pool import DTYPES, SOURCES, load_pool, save_pool
+from hardneg.records import Positives, Run, blocks, owners
 from hardneg.search import exact
 from hardneg.search.bm25 import bm25_run
 from hardneg.search.embeddings import encode_store

@@ -12,9 +12,9 @@ from hardneg.errors import ArtifactError, SettingsError
 from hardneg.negatives.candidates import Filters
 from hardneg.negatives.facts import entries_of, realized
 from hardneg.negatives.mix import balanced, quotas, teleport, union
-from hardneg.negatives.pool import blocks, concatenate
+from hardneg.negatives.pool import concatenate
 from hardneg.negatives.sources import draw_entries, random_source
-from hardneg.records import Positives, spans
+from hardneg.records import Positives, blocks, spans
 from worlds.tiny_records import assert_same, pool_of
 
 HALF = {"alpha": 0.5, "beta": 0.5, "size": 60, "seed": 42}

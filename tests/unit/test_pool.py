@@ -16,7 +16,6 @@ from hardneg.negatives.pool import (
     SCORES,
     SOURCES,
     NegativePool,
-    blocks,
     concatenate,
     load_pool,
     matches,
@@ -25,7 +24,7 @@ from hardneg.negatives.pool import (
     shortfall,
 )
 from hardneg.negatives.scores import StoredScores
-from hardneg.records import Positives, offsets_of
+from hardneg.records import Positives, blocks, offsets_of
 from hardneg.storage import artifacts
 from worlds.tiny_records import as_lists, assert_same, pool_of
 

@@ -1,17 +1,20 @@
 """Ragged records: spans, cuts and selections by hand and against slow loops."""
 
 import dataclasses
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from hardneg.keyed_random import below, hash64, key
 from hardneg.records import (
+    BLOCK,
     Positives,
     Qrels,
     Run,
     TextTemplate,
     TokenBatch,
+    blocks,
     changes,
     distinct,
     offsets_of,
@@ -145,7 +148,9 @@ def test_a_cut_run_keeps_the_best_of_every_query(depth):
     assert (cut.offsets.dtype, cut.passage_rows.dtype, cut.scores.dtype) == (INT64, INT32, np.float32)
 
 
-def test_cutting_equals_a_slow_loop_on_many_lists():
+@pytest.mark.parametrize("block", [1, 50, 1 << 17])
+def test_cutting_equals_a_slow_loop_on_many_lists(monkeypatch, block):
+    monkeypatch.setattr(blocks, "__defaults__", (block,))
     lengths = numbers("lengths", 300, 9)
     offsets = offsets_of(lengths)
     flat = np.arange(offsets[-1], dtype=np.int32)
@@ -154,6 +159,18 @@ def test_cutting_equals_a_slow_loop_on_many_lists():
     (found,) = lists_of(run.cut(4), "passage_rows")
     assert found == [rows[:4] for rows in expected]
     assert max(map(len, found)) == 4
+
+
+def test_cutting_takes_little_memory_besides_what_it_gives():
+    n, deep = 5000, 100
+    flat = np.zeros(n * deep, np.int32)
+    run = Run(np.arange(n, dtype=np.int32), np.arange(n + 1) * deep, flat, flat.astype(np.float32))
+    tracemalloc.start()
+    kept = run.cut(deep - 1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(kept.scores) == n * (deep - 1)
+    assert peak < 8 * len(kept.scores) + 40 * BLOCK, "8 bytes a hit, and the temporaries of a block"
 
 
 # ---------------------------------------------------------------- judgements

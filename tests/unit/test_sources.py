@@ -10,9 +10,9 @@ from hardneg.keyed_random import hash64, key
 from hardneg.negatives import sources
 from hardneg.negatives.candidates import Filters, candidates
 from hardneg.negatives.mix import union
-from hardneg.negatives.pool import blocks, concatenate
+from hardneg.negatives.pool import concatenate
 from hardneg.negatives.sources import draw_entries, random_source, sample_source
-from hardneg.records import Positives, Run, offsets_of
+from hardneg.records import Positives, Run, blocks, offsets_of
 from worlds.tiny_records import assert_same, positives_of, run_of
 
 N_PASSAGES = 300

@@ -18,8 +18,20 @@ import regex
 from numpy.typing import NDArray
 
 from hardneg.evaluation.matching import tokens_of
-from hardneg.negatives.pool import SOURCES, NegativePool, blocks, matches
-from hardneg.records import Float32, Int32, Int64, Run, changes, distinct, offsets_of, owners, spans, take_spans
+from hardneg.negatives.pool import SOURCES, NegativePool, matches
+from hardneg.records import (
+    Float32,
+    Int32,
+    Int64,
+    Run,
+    blocks,
+    changes,
+    distinct,
+    offsets_of,
+    owners,
+    spans,
+    take_spans,
+)
 
 Float64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]

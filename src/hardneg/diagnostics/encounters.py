@@ -14,8 +14,19 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.negatives.pool import blocks, matches
-from hardneg.records import Int32, Int64, changes, distinct, offsets_of, owners, pair_keys, spans, take_spans
+from hardneg.negatives.pool import matches
+from hardneg.records import (
+    Int32,
+    Int64,
+    blocks,
+    changes,
+    distinct,
+    offsets_of,
+    owners,
+    pair_keys,
+    spans,
+    take_spans,
+)
 
 BLOCK = 1 << 19  # entries sorted together
 KEYS = 1 << 16  # short numbers sorted together, so few that temporaries stay in the processor's cache

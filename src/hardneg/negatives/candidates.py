@@ -16,8 +16,20 @@ from numpy.typing import NDArray
 from hardneg.arguments import check_fields
 from hardneg.errors import InputError, NumericError, SettingsError
 from hardneg.keyed_random import UInt64
-from hardneg.negatives.pool import SOURCES, NegativePool, blocks, kept_offsets, matches
-from hardneg.records import Float32, Int32, Int64, Positives, Run, distinct, offsets_of, owners, spans, take_spans
+from hardneg.negatives.pool import SOURCES, NegativePool, kept_offsets, matches
+from hardneg.records import (
+    Float32,
+    Int32,
+    Int64,
+    Positives,
+    Run,
+    blocks,
+    distinct,
+    offsets_of,
+    owners,
+    spans,
+    take_spans,
+)
 
 Contains = Callable[[Int32, Int32], NDArray[np.bool_]]  # queries [n], passages [n] -> does each contain an answer
 Scored = Callable[[Int64, Int32], Float32]  # positions of queries [n], passages [n] -> the score of each pair [n]
@@ -25,7 +37,17 @@ Scored = Callable[[Int64, Int32], Float32]  # positions of queries [n], passages
 
 @runtime_checkable
 class SharesPositives(Protocol):
-    """What also tells which passages are positives of another query with the same text, or the query itself."""
+    """What also tells which passages are positives of another query with the same text, or the query itself.
+
+    Attributes
+    ----------
+    by_answers : whether passages contain an answer, where labels are by answers.
+    """
+
+    @property
+    def by_answers(self) -> Contains | None:
+        """Whether passages contain an answer; None: labels are not by answers."""
+        ...
 
     def no_negative(self, query_rows: Int32, passage_rows: Int32) -> NDArray[np.bool_]:
         """Whether each passage [n] is such a passage, or has the text of one, for its query [n]."""
@@ -277,6 +299,16 @@ def _never(
         at = np.flatnonzero(~known)
         known[at] = contains.no_negative(positives.query_rows[owner[at]], rows[at])
     return known
+
+
+def match_answers(run: Run, contains: Contains | None) -> None:
+    """Look for answers in all hits of a run at once, if labels are by answers.
+
+    Many hits are matched in several processes, and what was found is kept. Later questions about few hits find it.
+    """
+    book = contains.by_answers if isinstance(contains, SharesPositives) else contains
+    if book is not None:
+        book(run.query_rows[owners(run.offsets)], run.passage_rows)
 
 
 def copies_of_earlier(

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from hardneg.data.own_passages import NONE, are_own, own_hits
 from hardneg.data.training_data import BY_QRELS, TrainingData
 from hardneg.evaluation.answers import AnswerCache
-from hardneg.negatives.candidates import Contains, is_known
+from hardneg.negatives.candidates import Contains, is_known, match_answers
 from hardneg.negatives.mining import Corpus, Searcher, training_depth
 from hardneg.negatives.pool import NegativePool
-from hardneg.records import Int32, Int64, Positives, Run, offsets_of, owners, spans
+from hardneg.records import Int32, Int64, Positives, Run, blocks, offsets_of, owners, spans
 from hardneg.search.bm25 import bm25_run
 
 DEPTH = 100  # k of the reciprocal rank of training queries
@@ -130,23 +130,41 @@ def positives_by(run: Run, judged: Positives, data: TrainingData, depth: int, co
             found if judgements is None else found & ~judgements.are_relevant(query_rows, passage_rows, text_keys)
         )
 
-    return with_answers(run, judged, may_teach, depth)
+    return with_answers(run, judged, contains, depth, may_teach)
 
 
-def with_answers(run: Run, judged: Positives, contains: Contains, depth: int) -> Positives:
+def with_answers(
+    run: Run, judged: Positives, contains: Contains, depth: int, may_teach: Contains | None = None
+) -> Positives:
     """Give each query without a positive the highest-ranked of its first ``depth`` hits that contains an answer.
 
     Parameters
     ----------
     run : one list for each query of ``judged``, in the same order.
+    may_teach : whether a passage may become a positive; None: each that contains an answer may.
     """
     assert np.array_equal(run.query_rows, judged.query_rows)
     best = run.cut(depth)
-    owner = owners(best.offsets)
-    found = np.flatnonzero(contains(best.query_rows[owner], best.passage_rows))
-    found = found[(spans(judged.offsets) == 0)[owner[found]]]
-    query, first = np.unique(owner[found], return_index=True)
-    return merged(judged, query, best.passage_rows[found[first]])
+    match_answers(best, contains)
+    owner, rows = hits_that(contains if may_teach is None else may_teach, best)
+    lacking = (spans(judged.offsets) == 0)[owner]
+    query, first = np.unique(owner[lacking], return_index=True)
+    return merged(judged, query, rows[lacking][first])
+
+
+def hits_that(are: Contains, run: Run) -> tuple[Int64, Int32]:
+    """The hits of a run that ``are`` what is asked for: the position of each one's query, and its passage row.
+
+    They are asked for in blocks of queries, so memory beyond the result is bounded.
+    """
+    found = [(np.zeros(0, np.int64), np.zeros(0, np.int32))]
+    for start, stop in blocks(run.offsets):
+        owner = owners(run.offsets[start : stop + 1]) + start
+        rows = run.passage_rows[run.offsets[start] : run.offsets[stop]]
+        at = np.flatnonzero(are(run.query_rows[owner], rows))
+        found.append((owner[at], rows[at]))
+    owner, rows = (np.concatenate(part) for part in zip(*found, strict=True))
+    return owner, rows
 
 
 def merged(judged: Positives, query: Int64, passage_rows: Int32) -> Positives:
@@ -173,8 +191,7 @@ def relevant(run: Run, data: TrainingData, contains: Contains | None, depth: int
         return judged
     counts = contains.relevant if isinstance(contains, Relevance) else contains
     best = run if depth is None else run.cut(depth)
-    owner = owners(best.offsets)
-    found = np.flatnonzero(
-        counts(best.query_rows[owner], best.passage_rows) & ~is_known(judged, owner, best.passage_rows)
-    )
-    return merged(judged, owner[found], best.passage_rows[found])
+    match_answers(best, contains)
+    owner, rows = hits_that(counts, best)
+    new = ~is_known(judged, owner, rows)
+    return merged(judged, owner[new], rows[new])

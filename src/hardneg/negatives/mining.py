@@ -20,6 +20,7 @@ from hardneg.negatives.candidates import (
     Contains,
     Filters,
     check_scores,
+    match_answers,
     no_scores,
     search_depth,
     starved,
@@ -242,8 +243,7 @@ def mine_candidates(
     known = QueryScores.of(corpus, positives, source) if asked else None
     search, list_anchors = searcher(corpus, positives, source, anchors)
     run = deep_enough(search, source, positives, collection, depth, contains)
-    if contains is not None:  # matches all pairs at once and caches them; below it is asked block by block
-        contains(run.query_rows[owners(run.offsets)], run.passage_rows)
+    match_answers(run, contains)
     return sample_source(
         run,
         positives,

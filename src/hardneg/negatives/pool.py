@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from hardneg.records import (
     Int32,
     Int64,
     Positives,
+    blocks,
     distinct,
     offsets_of,
     owners,
@@ -49,7 +49,6 @@ ENTRY_ARRAYS = ("passage_rows", "sources", "ranks", "scores", "episodes", "ancho
 PARTS = "pair-scores"  # the cache's folder of blocks of scores, kept until the pool that needs them is complete
 SCORES = ("ranker_scores", "positive_scores")  # arrays that exist only in a pool that a ranker scored
 COUNTS = ("filtered", "copies")  # of hits that did not become entries, by source
-BLOCK = 1 << 17  # entries processed at a time, so that temporary arrays fit into the processor's cache
 
 DTYPES: Mapping[str, type[np.generic]] = {
     "query_rows": np.int32,
@@ -146,7 +145,7 @@ class NegativePool(ArrayRecord, Shown):
         return self.take(np.flatnonzero(mask), kept_offsets(mask, self.offsets))
 
     def select(self, queries: NDArray[np.integer]) -> NegativePool:
-        """The pool of the queries at these positions (not rows); it takes as long as these queries need, not all."""
+        """The pool of the queries at these positions (not rows); no other query is looked at."""
         entries = self.take(*take_spans(self.offsets, queries))
         index, offsets = take_spans(self.positive_offsets, queries)
         return replace(
@@ -205,13 +204,6 @@ def matches(table: Int32, wanted: Int32) -> tuple[Int64, Int64]:
 def kept_offsets(mask: NDArray[np.bool_], offsets: Int64) -> Int64:
     """The offsets [Q + 1] of the spans after the elements where ``mask`` [n] is false are removed."""
     return offsets_of(mask.view(np.uint8))[offsets]
-
-
-def blocks(offsets: Int64, size: int = BLOCK) -> Iterator[tuple[int, int]]:
-    """Consecutive ranges (begin, end) of queries with about ``size`` entries; without queries, one empty range."""
-    inner = np.searchsorted(offsets, np.arange(size, offsets[-1], size))
-    cuts = np.unique(np.concatenate([[0], inner, [len(offsets) - 1]])).tolist()
-    yield from pairwise(cuts) if len(cuts) > 1 else [(0, 0)]
 
 
 def concatenate(pools: Sequence[NegativePool]) -> NegativePool:

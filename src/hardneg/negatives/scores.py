@@ -17,9 +17,9 @@ import numpy as np
 from hardneg.data.collection import Collection
 from hardneg.errors import NumericError
 from hardneg.negatives.candidates import Filters
-from hardneg.negatives.pool import SOURCES, NegativePool, blocks, scores_in
+from hardneg.negatives.pool import SOURCES, NegativePool, scores_in
 from hardneg.process.progress import Tick, silent, track
-from hardneg.records import Float32, Int32, Int64, owners, spans
+from hardneg.records import Float32, Int32, Int64, blocks, owners, spans
 from hardneg.shown import counted
 
 log = logging.getLogger(__name__)

@@ -20,8 +20,8 @@ from hardneg.negatives.candidates import (
     is_known,
     without_answers,
 )
-from hardneg.negatives.pool import BLOCK, SOURCES, NegativePool, blocks, concatenate, matches, shortfall
-from hardneg.records import Float32, Int32, Int64, Positives, Run, offsets_of, spans
+from hardneg.negatives.pool import SOURCES, NegativePool, concatenate, matches, shortfall
+from hardneg.records import BLOCK, Float32, Int32, Int64, Positives, Run, blocks, offsets_of, spans
 
 log = logging.getLogger(__name__)
 
