@@ -149,6 +149,19 @@ class Run(ArrayRecord, Shown):
             scores=self.scores[index],
         )
 
+    def replaced(self, lists: NDArray[np.integer], by: Run) -> Run:
+        """The run with the lists of ``by`` in place of those at these positions."""
+        order = np.arange(len(self))
+        order[lists] = len(self) + np.arange(len(by))
+        both = replace(
+            self,
+            query_rows=np.concatenate([self.query_rows, by.query_rows]),
+            offsets=np.concatenate([self.offsets, self.offsets[-1] + by.offsets[1:]]),
+            passage_rows=np.concatenate([self.passage_rows, by.passage_rows]),
+            scores=np.concatenate([self.scores, by.scores]),
+        )
+        return both.select(order)
+
     def cut(self, depth: int) -> Run:
         """The run with at most ``depth`` hits of each query."""
         if spans(self.offsets).max(initial=0) <= depth:

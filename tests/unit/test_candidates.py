@@ -255,5 +255,7 @@ def test_starved_lists_lost_too_much_and_had_more_to_give():
     # List 0 keeps one of 4; list 1 all four; list 2 keeps one, but the search had only two; list 3 keeps three.
     assert starved(run, positives, depth=3, searched=4, text_keys=keys).tolist() == [0]
     assert starved(run, positives, depth=2, searched=2, text_keys=keys).tolist() == [0, 2]
+    copies = np.array([-1, -1, -1, 3, 3, -1, 3], np.int32)  # rows 3, 4, 6 share one: list 3 keeps one of them
+    assert starved(run, positives, depth=3, searched=4, text_keys=keys, copies=copies).tolist() == [0, 3]
     assert starved(run, positives, depth=3, searched=4).tolist() == []
     assert starved(run, positives_of([[0]], [77]), depth=3, searched=1, text_keys=keys).tolist() == []

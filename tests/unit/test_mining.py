@@ -148,6 +148,38 @@ def test_lists_that_copies_leave_short_are_searched_deeper(tmp_path, caplog):
     assert "searching 74 deep" in caplog.text
 
 
+def test_bm25_searches_only_the_lists_deeper_that_deeper_hits_change(tmp_path, monkeypatch):
+    """Copies of a positive leave one list short; copies of a negative leave another one with too few texts."""
+    fox, dog = ["red fox"] * 40, ["blue dog and cat"] * 20
+    deep = [f"red fox {'x ' * i}" for i in range(1, 30)] + [f"blue dog and cat {'y ' * i}" for i in range(1, 40)]
+    owls = [f"owl {'z ' * i}" for i in range(60)]
+    passages = {f"p{i:03}": text for i, text in enumerate([*fox, "blue dog", *dog, *deep, *owls])}
+    queries = {"short": "red fox", "same": "blue dog", "whole": "owl"}
+    qrels = {"short": ["p000"], "same": ["p040"], "whole": ["p130"]}
+    c = Collection.from_lists(passages, queries, {"train": qrels}, to=tmp_path / "c")
+    train, asked, real = choose_splits(c, dev="none").train, [], mining.bm25_run
+
+    def counted(collection, rows, k, cache):
+        asked.append((rows.tolist(), k))
+        return real(collection, rows, k, cache)
+
+    monkeypatch.setattr(mining, "bm25_run", counted)
+    monkeypatch.setattr(mining, "DIAGNOSTIC_DEPTH", 1)
+    corpus = Corpus(c, tmp_path / "cache")
+    pool = mine_candidates(corpus, train, "bm25", episode=1, depth=20)
+    short, same = c.query_ids.rows(["short", "same"]).tolist()
+    assert [(sorted(rows), k) for rows, k in asked] == [([0, 1, 2], 37), (sorted([short, same]), 74)]
+    # As deep for all, as it was before:
+    run = real(c, train.query_rows, 74, corpus.cache)
+    options = {"text_keys": c.text_keys, "copies": c.copies}
+    expected = candidates.candidates(run, train, source="bm25", episode=1, depth=20, **options)
+    assert pool == expected
+    assert np.diff(pool.offsets).tolist() == [20, 20, 20]
+    assert pool.copies["bm25"] == 19
+    shallow = run.cut(37)
+    assert candidates.candidates(shallow, train, source="bm25", episode=1, depth=20, **options) != expected
+
+
 # ---------------------------------------------------------------- pools
 
 

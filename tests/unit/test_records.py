@@ -161,6 +161,19 @@ def test_cutting_equals_a_slow_loop_on_many_lists(monkeypatch, block):
     assert max(map(len, found)) == 4
 
 
+def test_some_lists_are_replaced():
+    other = Run(RUN.query_rows[[3, 0]], np.array([0, 1, 4]), np.arange(4, dtype=np.int32), np.ones(4, np.float32))
+    found = RUN.replaced(np.array([3, 0]), other)
+    rows, scores = lists_of(RUN, "passage_rows", "scores")
+    assert lists_of(found, "passage_rows", "scores") == [
+        [[1, 2, 3], *rows[1:3], [0]],
+        [[1.0] * 3, *scores[1:3], [1.0]],
+    ]
+    assert found.query_rows.tolist() == RUN.query_rows.tolist()
+    assert (found.unit, found.collection) == ("chunk", "c0ffee")
+    assert RUN.replaced(np.zeros(0, np.int64), RUN.select(np.zeros(0, np.int64))) == RUN
+
+
 def test_cutting_takes_little_memory_besides_what_it_gives():
     n, deep = 5000, 100
     flat = np.zeros(n * deep, np.int32)

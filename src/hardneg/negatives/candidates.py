@@ -376,12 +376,14 @@ def starved(
     searched: int,
     text_keys: UInt64 | None = None,
     contains: Contains | None = None,
+    copies: Int32 | None = None,
 ) -> Int64:
     """Positions of the run's lists that must be searched deeper than ``searched`` hits.
 
     Without D+, what :class:`SharesPositives` tells, and copies of these, the lists have fewer
     than ``depth`` candidates, and deeper hits may exist. Hits with one text count each: a text that a thousand
-    passages have would else let all lists be searched so deep.
+    passages have would else let all lists be searched so deep. With ``copies``, as of :func:`candidates`, they
+    count once.
     """
     found, by_list = matches(positives.query_rows, run.query_rows)
     lists = np.flatnonzero((spans(by_list) > 0) & (spans(run.offsets) >= searched))
@@ -390,6 +392,8 @@ def starved(
     for start, stop in blocks(offsets_of(spans(run.offsets)[lists])):
         index, offsets = take_spans(run.offsets, lists[start:stop])
         of_lists = positives.select(queries[start:stop])
-        known = _never(of_lists, owners(offsets), run.passage_rows[index], text_keys, contains)
-        short.append(spans(kept_offsets(~known, offsets)) < depth)
+        owner, rows = owners(offsets), run.passage_rows[index]
+        keep = ~_never(of_lists, owner, rows, text_keys, contains)
+        keep[copies_of_earlier(rows, owner, keep, copies)] = False
+        short.append(spans(kept_offsets(keep, offsets)) < depth)
     return lists[np.concatenate(short)]

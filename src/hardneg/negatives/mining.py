@@ -36,6 +36,9 @@ from hardneg.search.bm25 import bm25_run
 
 log = logging.getLogger(__name__)
 
+# depth, positions of the lists that are searched (None, as for models always: all) -> the run of these lists
+Search = Callable[[int, Int64 | None], Run]
+
 SOURCES = ("random", "bm25", "query", "lookahead", "file")
 TELEPORTED = ("query", "lookahead")
 PAIRS = 1 << 14  # pairs of a query and a passage that are scored at a time
@@ -310,7 +313,7 @@ def within_bounds(
 
 
 def deep_enough(
-    search: Callable[[int], Run],
+    search: Search,
     source: str,
     positives: Positives,
     collection: Collection,
@@ -322,14 +325,18 @@ def deep_enough(
     Lists are searched ``max |D+| + 16`` deeper than ``depth``. If a list is still too short without positives,
     those of equal queries and copies of them, all lists are searched again, twice as deep. Hits that are left out
     because a better one has their text, or because they contain an answer, do not count as missing.
+
+    BM25 searches only those lists again that deeper hits can change: lists with fewer than ``depth`` candidates of
+    different texts. A model's run is kept, and its readers take it to be equally deep for all queries.
     """
     k = training_depth(collection, positives, depth)
     short = partial(starved, positives=positives, depth=depth, text_keys=collection.text_keys, contains=contains)
-    run = search(k)
+    run = search(k, None)
     while k < collection.n_passages and len(short(run, searched=k)):
+        lists = short(run, searched=k, copies=collection.copies) if source == "bm25" else None
         k = min(2 * k, collection.n_passages)
         log.info("%s: some lists are short of %d candidates; searching %d deep", source, depth, k)
-        run = search(k)
+        run = search(k, None) if lists is None else run.replaced(lists, search(k, lists))
     return run
 
 
@@ -340,14 +347,18 @@ def training_depth(collection: Collection, positives: Positives, depth: int) -> 
 
 def searcher(
     corpus: Miner | Corpus, positives: Positives, source: str, anchors: Literal["first", "all"]
-) -> tuple[Callable[[int], Run], Int32 | None]:
-    """The function k -> run of a source, and the anchor of each of its lists (lookahead only)."""
+) -> tuple[Search, Int32 | None]:
+    """The search of a source, and the anchor of each of its lists (lookahead only)."""
     rows = positives.query_rows
+
+    def by_words(k: int, lists: Int64 | None) -> Run:
+        return bm25_run(corpus.collection, rows if lists is None else rows[lists], k, corpus.cache)
+
     if source == "bm25":
-        return lambda k: bm25_run(corpus.collection, rows, k, corpus.cache), None
+        return by_words, None
     assert not isinstance(corpus, Corpus)
     if source == "query":
-        return lambda k: corpus.search("query", rows, k, as_trained=True), None
+        return lambda k, _: corpus.search("query", rows, k, as_trained=True), None
     if anchors == "first":
         some = positives.some()
         name, list_owners, list_anchors = "lookahead", some.query_rows, some.first()
@@ -357,7 +368,7 @@ def searcher(
             rows[owners(positives.offsets)],
             positives.passage_rows,
         )
-    return lambda k: corpus.neighbours(name, list_owners, list_anchors, k), list_anchors
+    return lambda k, _: corpus.neighbours(name, list_owners, list_anchors, k), list_anchors
 
 
 @dataclass(frozen=True)
