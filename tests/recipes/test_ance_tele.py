@@ -59,17 +59,27 @@ def test_the_tokens_of_steps_are_in_the_timing_and_nowhere_else(train_only, worl
     assert not any("tokens" in row for row in run.metrics)  # metrics have a digest, which cost must not change
 
 
-@pytest.mark.parametrize("changes", [{}, {"micro_queries": 3}, {"gradient_cache": True, "cache_tokens": 60}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"micro_queries": 3},
+        {"gradient_cache": True, "cache_tokens": 60},
+        {"normalize": True, "scale": 20.0},
+    ],
+)
 def test_the_margins_are_those_of_a_slow_loop(train_only, world, changes):
     run = train_only(episodes=1, steps=1, stop_step=1, warmup=0.5, pair_margins=1000, **changes)
     found = read_margins(run.path / "margins.tsv")
-    encoder, collection, wanted = SlowEncoder(world.calm), world.collection, []
+    encoder = SlowEncoder(world.calm, normalize=changes.get("normalize", False))
+    collection, scale, wanted = world.collection, changes.get("scale", 1.0), []
     for batch in run.batches:
         for query, passages in zip(batch.query_rows.tolist(), batch.passage_rows.tolist(), strict=True):
             one = encoder.encode(collection.query_texts[query])
             titles, texts = collection.titles.take(passages), collection.texts.take(passages)
             scores = [
-                (one @ encoder.encode(*filter(None, pair))).item() for pair in zip(titles, texts, strict=True)
+                scale * (one @ encoder.encode(*filter(None, pair))).item()
+                for pair in zip(titles, texts, strict=True)
             ]
             wanted += [(query, row, scores[0] - score) for row, score in zip(passages, scores, strict=True)][1:]
     assert len(wanted) == 24
