@@ -116,6 +116,13 @@ def test_a_new_ranker_reads_documents_as_the_settings_say_and_a_given_one_as_it_
     assert found["given"] == asdict(ranker.model.settings)
 
 
+def test_the_ranker_reads_as_many_tokens_of_a_query_and_a_pair_as_the_settings_say(world, tmp_path):
+    values = COMMON | {"ranker_max_length": 20, "ranker_query_length": 4}
+    task = prepare(RECIPE, world.collection, world.calm, tmp_path / "exp", device="cpu", **values)
+    made = with_ranker(open_start(task, compare_texts=False), task).given["ranker"].model.settings
+    assert (made.max_length, made.query_length) == (20, 4)
+
+
 def rows_of(done, model, episode=1):
     return [row for row in done.metrics if (row["model"], row["episode"]) == (model, episode)]
 
