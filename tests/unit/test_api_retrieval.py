@@ -22,6 +22,7 @@ from hardneg.evaluation.measures import Evaluation, parse_measures
 from hardneg.experiment.layout import Layout
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.negatives.pool import SOURCES, load_pool, save_pool
+from hardneg.records import owners
 from hardneg.search.bm25 import open_bm25
 from hardneg.storage.artifacts import read_manifest
 from worlds.tiny_records import pool_of, run_of
@@ -67,6 +68,19 @@ def test_momentum_joins_and_filters_hold(world, tmp_path):
     manifest = read_manifest(tmp_path / "two")
     assert manifest.inputs["previous"] == read_manifest(place).digest
     assert manifest.settings["filters"]["rank_from"] == 3
+
+
+def test_momentum_has_the_share_alpha_and_lookahead_the_share_beta(world, tmp_path):
+    collection, model = world
+    common = {"depth": 10, "count": 4, "device": "cpu"}
+    old = hn.mine(collection, model, tmp_path / "one", **common)
+    assert np.diff(old.offsets).tolist() == [8] * len(old)
+    for alpha, beta, expected in ((0.25, 0.75, (3, 2, 6)), (0.5, 0.25, (8, 6, 2))):
+        shares = {"alpha": alpha, "beta": beta, "previous": tmp_path / "one"}
+        pool = hn.mine(collection, model, tmp_path / f"{alpha}", **shares, **common)
+        fresh = [~pool.momentum & (pool.sources == SOURCES.index(name)) for name in ("query", "lookahead")]
+        counts = [np.bincount(owners(pool.offsets)[part]) for part in (pool.momentum, *fresh)]
+        assert {tuple(of) for of in np.transpose(counts).tolist()} == {expected}
 
 
 @pytest.mark.parametrize(
