@@ -195,7 +195,8 @@ def test_live_and_stored_scores_teach_the_same(run_states, plain, world, ranker,
     assert stored.losses(1)[0] == pytest.approx(live.losses(1)[0], rel=1e-4)
 
 
-def test_the_first_step_is_that_of_a_slow_loop(run_states, world, ranker, tmp_path, in_float32):
+@pytest.mark.parametrize("scale", [None, 4.0])
+def test_the_first_step_is_that_of_a_slow_loop(run_states, world, ranker, tmp_path, in_float32, scale):
     """KL alone, at the first step: the model has not moved, so its scores are those of its own search.
 
     The tiny world trains in float32; the loop would score in the machine's default, which may be bfloat16.
@@ -206,6 +207,7 @@ def test_the_first_step_is_that_of_a_slow_loop(run_states, world, ranker, tmp_pa
         frozen={"teacher": ranker},
         distill="kl",
         distill_weight=1.0,
+        distill_scale=scale,
         teacher_temperature=0.5,
         **settings,
     )
@@ -218,7 +220,7 @@ def test_the_first_step_is_that_of_a_slow_loop(run_states, world, ranker, tmp_pa
     for i, query in enumerate(batch.query_rows):
         rows = batch.passage_rows[i]
         teacher, model = (guide.score(np.repeat(query, len(rows)), rows).astype(float) for guide in guides)
-        q, p = (np.exp(x - x.max()) / np.exp(x - x.max()).sum() for x in (teacher / 0.5, model))
+        q, p = (np.exp(x - x.max()) / np.exp(x - x.max()).sum() for x in (teacher / 0.5, model * (scale or 1)))
         total += (q * np.log(q / p)).sum()
     assert found.losses(1)[0] == pytest.approx(total / len(batch.query_rows), rel=2e-2, abs=1e-5)
 

@@ -363,6 +363,22 @@ def test_momentum_keeps_the_margin_too(world, mined, ranker, tmp_path):
     assert later.ranker == pool.ranker
 
 
+def test_momentum_obeys_a_guides_highest_score_and_no_top(world, mined, ranker, tmp_path):
+    """Its own stored scores, by the model that mined it, are not compared."""
+    common = options_of(world) | {"sources": ["query"], "count": 6, "depth": 20, "previous": mined}
+    old, most = load_pool(mined), 5.0
+    assert old.scores[old.sources == SOURCES.index("query")].min() > most
+    filters = Filters(top=2, max_score=most)
+    data = common.pop("data")
+    pool = hn.mine(data, world.model, tmp_path / "pool", **common, filters=filters, filter_by=ranker)
+    assert pool.ranker_scores.max() <= most
+    owner = owners(pool.offsets)
+    of_query = (pool.sources == SOURCES.index("query")) & pool.momentum
+    assert np.bincount(owner[~pool.momentum], minlength=len(pool)).tolist() == [2] * len(pool)
+    assert np.bincount(owner[pool.momentum], minlength=len(pool)).tolist() == [6] * len(pool)
+    assert np.bincount(owner[of_query]).max() > 2
+
+
 def test_top_keeps_the_highest_of_the_model_that_mines(world, tmp_path):
     common = options_of(world) | {"sources": ["query"], "count": 10, "depth": 20}
     data = common.pop("data")
