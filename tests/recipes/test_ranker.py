@@ -17,12 +17,16 @@ from hardneg.data.training_data import choose_splits
 from hardneg.diagnostics.cards import gain_lines
 from hardneg.errors import ArtifactError, Faults, SettingsError
 from hardneg.evaluation.measures import evaluate, parse_measures
+from hardneg.experiment.folder import Experiment
 from hardneg.models.cross_encoder import CrossEncoder
+from hardneg.models.loading import load_encoder
 from hardneg.models.rankers import load_ranker, new_ranker, save_ranker
 from hardneg.models.source import ModelSource
 from hardneg.models.tokenizing import pair_store
-from hardneg.negatives.pool import SOURCES, load_pool
-from hardneg.recipes.ranker import RankerTraining
+from hardneg.negatives.pool import SOURCES, load_pool, save_pool
+from hardneg.recipes.ranker import FirstRuns, RankerTraining
+from hardneg.recipes.training_run import TrainingRun
+from hardneg.records import owners
 from hardneg.search.bm25 import bm25_run
 from hardneg.search.rerank import RankerScorer, rerank
 from worlds.tiny_world import COMMON, one_thread  # noqa: F401
@@ -221,6 +225,13 @@ def test_a_retriever_ranks_first_and_mines(execute, world):
     assert "checkpoints" in kinds
 
 
+def test_what_is_re_ranked_is_searched_also_where_measures_need_less(world, tmp_path):
+    settings = settings_of("ranker", rerank=110, measures="RR@10", **COMMON)
+    training = TrainingRun(settings, choose_splits(world.collection), Experiment(tmp_path, tmp_path / "cache"))
+    run = FirstRuns(training, load_encoder(world.calm)).run("test", 10)
+    assert np.diff(run.offsets).tolist() == [110] * 16
+
+
 @pytest.mark.parametrize(
     ("retriever", "pool", "expected"),
     [(False, False, ["bm25", "random"]), (True, False, ["query", "random"]), (True, True, ["random"])],
@@ -293,15 +304,20 @@ def test_the_plan_counts_pairs(world):
 
 
 def test_negatives_are_halves_of_each_source(execute, world, tmp_path):
-    hn.mine(world.collection, None, tmp_path / "pool", sources=["bm25"], count=5)
+    mined = hn.mine(world.collection, None, tmp_path / "mined", sources=["bm25"], count=5)
+    owner = owners(mined.offsets)
+    few = mined.keep((owner % 2 == 0) | (np.arange(len(owner)) == mined.offsets[owner]))
+    save_pool(few, tmp_path / "pool", settings={}, inputs={})
     done = execute(negatives=tmp_path / "pool", sources=["first", "random"], count=50, steps=1)
     pool = load_pool(done.path / "episodes/1/negatives")
     drawn = SOURCES.index("random")
-    least = SMALL["negatives_per_query"]
+    least, filled = SMALL["negatives_per_query"], 0
     for start, stop in itertools.pairwise(pool.offsets.tolist()):
         random = int((pool.sources[start:stop] == drawn).sum())
         found = stop - start - random
-        assert random == found or (found < random and random + found == least)  # where BM25 finds few
+        filled += random > found  # where the pool has few
+        assert random == found or (found < random and random + found == least)
+    assert filled
 
 
 def test_an_estimate_counts_the_retriever_that_ranks_first(world):
