@@ -67,7 +67,7 @@ from hardneg.storage.artifacts import (
 log = logging.getLogger(__name__)
 
 KIND = "collection"
-READING = 4  # raised when hardneg reads other content from the same source: older cached collections are not used
+READING = 5  # raised when hardneg reads other content from the same source: older cached collections are not used
 RARE = 100  # a text is held out as dev only if it is asked by no more than this part of the queries: 1 / RARE
 
 

@@ -54,6 +54,7 @@ NAMES_IDS = re.compile(r".*(?:[_\- ]|\b|doc)ids?")  # of a column that holds ids
 HEADING = 4  # words of the longest name of a column that is no text
 NEGATIVE = re.compile(r"(?:hard_?)?neg(?:ative)?s?[_-]?\d*")
 SCORES = ("score", "label", "similarity_score")
+LABELS, SCORES_OF_ALL = ("labels",), ("scores",)  # read only where they hold a list
 QUERY_IDS = ("query_id", "qid", "anchor_id")
 OF_OTHERS = ("positive_passages", "positive_document_ids", "positive_ctxs")
 OF_JUDGEMENTS = {"query-id", "corpus-id"}  # BEIR's, with a score
@@ -69,6 +70,7 @@ class PairColumns(NamedTuple):
     """The columns of pairs by what they hold.
 
     ``taught`` are the lists of scores of positives and negatives; ``by_id``: ``positive`` holds ids, and no texts.
+    ``labels`` may hold a list of the labels of texts, and ``scores`` one of their scores.
     """
 
     query: str
@@ -78,10 +80,12 @@ class PairColumns(NamedTuple):
     query_id: str | None
     taught: tuple[str | None, str | None]
     by_id: bool = False
+    labels: str | None = None
+    scores: str | None = None
 
     @property
     def used(self) -> frozenset[str]:
-        """The names of all columns that are read."""
+        """The names of all columns that are read, but for those that are read only where they hold a list."""
         return frozenset(
             filter(None, (self.query, self.positive, *self.negatives, self.score, self.query_id, *self.taught))
         )
@@ -107,7 +111,8 @@ def pair_columns(names: tuple[str, ...]) -> PairColumns | None:
         return None
     negatives = tuple(by_name[name] for name in reversed(by_name) if NEGATIVE.fullmatch(name))
     taught = (_first(by_name, LISTS[:1]), _first(by_name, LISTS[1:]))
-    return PairColumns(query, positive, negatives, _first(by_name, SCORES), _first(by_name, QUERY_IDS), taught)
+    columns = PairColumns(query, positive, negatives, _first(by_name, SCORES), _first(by_name, QUERY_IDS), taught)
+    return _with_lists(columns, by_name)
 
 
 @lru_cache(maxsize=4096)
@@ -119,7 +124,13 @@ def judged_columns(names: tuple[str, ...]) -> PairColumns | None:
         return None
     negatives = tuple(by_name[name] for name in reversed(by_name) if NEGATIVE.fullmatch(name))
     query_id = _first(by_name, QUERY_IDS)
-    return PairColumns(query, ids, negatives, _first(by_name, SCORES), query_id, (None, None), by_id=True)
+    columns = PairColumns(query, ids, negatives, _first(by_name, SCORES), query_id, (None, None), by_id=True)
+    return _with_lists(columns, by_name)
+
+
+def _with_lists(columns: PairColumns, by_name: Mapping[str, str]) -> PairColumns:
+    """The columns together with those that may hold a list of labels or scores."""
+    return columns._replace(labels=_first(by_name, LABELS), scores=_first(by_name, SCORES_OF_ALL))
 
 
 def any_pair_columns(names: tuple[str, ...]) -> PairColumns | None:

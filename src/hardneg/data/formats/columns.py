@@ -1,8 +1,8 @@
 """What rows hold whose columns tell queries, positives and negatives by their names.
 
 The conventions are those of sentence-transformers (``anchor, positive, negative_1, ...``, ``query, answer``,
-``sentence1, sentence2, score``) and of FlagEmbedding (``query, pos, neg``, maybe with ``pos_scores`` and
-``neg_scores``), and a corpus of ``id``, ``title`` and ``text``. In CSV and
+``sentence1, sentence2, score``, and a list of texts with a list of ``labels``) and of FlagEmbedding (``query, pos,
+neg``, maybe with ``pos_scores`` and ``neg_scores``), and a corpus of ``id``, ``title`` and ``text``. In CSV and
 TSV a list is written as JSON in a cell. Passages have no ids: the id of a passage is a hash of its text, and so is
 that of a query without a column ``query_id``.
 
@@ -53,13 +53,16 @@ Rows = Iterable[tuple[int, Fields]]
 
 
 class Pair(NamedTuple):
-    """A row of pairs; ``grade`` is 1 unless a score says otherwise; ``ids`` are positives named by their ids."""
+    """A row of pairs; ``ids`` are positives named by their ids.
+
+    ``grades`` are those of the positives or ids: 1 unless a score or a label says otherwise.
+    """
 
     query_id: str
     query: str
     positives: list[str]
     negatives: list[str]
-    grade: int
+    grades: Sequence[int]
     place: Place
     positive_scores: Sequence[float] = ()
     negative_scores: Sequence[float] = ()
@@ -116,13 +119,53 @@ def pairs_of(table: Table) -> Iterator[Pair]:
 def _pair(columns: PairColumns, fields: Fields, place: Place) -> Pair:
     query = text_of(fields, columns.query, *place)
     query_id = text_id(query) if columns.query_id is None else id_of(fields, columns.query_id, *place)
-    grade = 1 if columns.score is None or columns.negatives else grade_in(fields, columns.score, place)
     negatives = [text for name in columns.negatives for text in texts_in(fields, name, place) if text]
+    judged = (ids_in if columns.by_id else texts_in)(fields, columns.positive, place)
+    labels = _labels(columns, fields, len(judged), place)
+    if labels is None:
+        grade = 1 if columns.score is None or columns.negatives else grade_in(fields, columns.score, place)
+        grades = [grade] * len(judged)
+    else:
+        grades = [grade_in({"label": label}, "label", place) for label in labels]
     if columns.by_id:
-        return Pair(query_id, query, [], negatives, grade, place, ids=ids_in(fields, columns.positive, place))
-    positives = texts_in(fields, columns.positive, place)
-    taught = _taught(columns, fields, len(positives), len(negatives), place)
-    return Pair(query_id, query, positives, negatives, grade, place, *taught)
+        return Pair(query_id, query, [], negatives, grades, place, ids=judged)
+    if labels is None:
+        taught = _taught(columns, fields, len(judged), len(negatives), place)
+        return Pair(query_id, query, judged, negatives, grades, place, *taught)
+    negatives = [text for text, grade in zip(judged, grades, strict=True) if grade < 1 and text]
+    positives = [text for text, grade in zip(judged, grades, strict=True) if grade > 0]
+    return Pair(query_id, query, positives, negatives, [grade for grade in grades if grade > 0], place)
+
+
+def _labels(columns: PairColumns, fields: Fields, judged: int, place: Place) -> list[float] | None:
+    """The labels of a list of texts or ids in the place of the positives; None: the row has none.
+
+    A list of scores in place of the labels is refused, as it does not tell the positives from the negatives.
+    """
+    if has_labels(columns, fields, place):
+        labels = _numbers(fields[columns.labels or ""], columns.labels or "", place)
+        if labels is None or len(labels) == judged:
+            return labels
+        what = f"{len(labels)} labels in {columns.labels!r} of {judged} texts in {columns.positive!r}"
+        fix = "give each text one label: 1 for a positive, 0 for a negative"
+        refuse(InputError("WRONG_COLUMNS", what, fix, path=place.path, line=place.line))
+    elif judged and is_mixed(columns, fields, place) and is_list_in(fields, columns.scores, place):
+        what = f"{columns.positive!r} is a list, and the list {columns.scores!r} does not say which are positives"
+        fix = "add a list 'labels' (1: positive, 0: negative), or give negatives a column of their own"
+        refuse(InputError("AMBIGUOUS", what, fix, path=place.path, line=place.line))
+    return None
+
+
+def has_labels(columns: PairColumns, fields: Fields, place: Place) -> bool:
+    """Whether a row has a list of labels, which say what in its list of texts or ids is a positive."""
+    return is_mixed(columns, fields, place) and is_list_in(fields, columns.labels, place)
+
+
+def is_mixed(columns: PairColumns, fields: Fields, place: Place) -> bool:
+    """Whether negatives may stand among the positives of a row: these are a list, and no column has negatives."""
+    value = fields.get(columns.positive)
+    in_cell = isinstance(value, str) and value.startswith("[") and value.endswith("]") and in_cells(place.path)
+    return not columns.negatives and (in_cell or isinstance(value, list))
 
 
 def texts_in(fields: Fields, name: str, place: Place) -> list[str]:
@@ -195,8 +238,8 @@ def _taught(
         of_positives, of_negatives = (
             _numbers(fields.get(name or ""), name or "", place) for name in columns.taught
         )
-    elif columns.score is not None and is_list(fields.get(columns.score), place):
-        scores = _numbers(fields[columns.score], columns.score, place)
+    elif is_list_in(fields, columns.score, place):
+        scores = _numbers(fields[columns.score or ""], columns.score or "", place)
         of_positives, of_negatives = (None, None) if scores is None else (scores[:positives], scores[positives:])
     else:
         return [], []
@@ -211,8 +254,9 @@ def _taught(
     return of_positives, of_negatives
 
 
-def is_list(value: Any, place: Place) -> bool:
+def is_list_in(fields: Fields, name: str | None, place: Place) -> bool:
     """Whether a field is a list, in CSV and TSV one of numbers that is written as a text."""
+    value = None if name is None else fields.get(name)
     if isinstance(value, str):
         return in_cells(place.path) and LIST.match(value) is not None
     return isinstance(value, list)
@@ -274,9 +318,11 @@ def pair_passages(
 
 def count_ignored(table: Table, ignored: Counter[str]) -> None:
     """Count the columns of a table's first row that are not read, once a table."""
-    _, fields = next(iter(table.rows()), (1, {}))
+    line, fields = next(iter(table.rows()), (1, {}))
     columns = columns_in(table, fields)
-    ignored.update(set() if columns is None else fields.keys() - columns.used)
+    if columns is not None:
+        labels = {columns.labels} if has_labels(columns, fields, Place(table.path, line)) else set()
+        ignored.update(fields.keys() - columns.used - labels)
 
 
 def pair_queries(tables: Iterable[Table]) -> Iterator[QueryRecord]:
@@ -296,8 +342,9 @@ def pair_judgements(tables: Iterable[Table], known: Mapping[str, str]) -> Iterat
     for table in tables:
         for pair in pairs_of(table):
             texts = map(text_id, pair.positives)
-            for passage_id in (*(known.get(one, one) for one in texts), *pair.ids):
-                key = (table.split, pair.query_id, passage_id, pair.grade)
+            judged = (*(known.get(one, one) for one in texts), *pair.ids)
+            for passage_id, grade in zip(judged, pair.grades, strict=True):
+                key = (table.split, pair.query_id, passage_id, grade)
                 if key not in seen:
                     seen.add(key)
                     yield JudgementRecord(*key, *pair.place)

@@ -104,5 +104,12 @@ def records_of(given: Any, named: str) -> Iterable[Mapping[str, Any]]:
 
 def plain(row: Mapping[str, Any]) -> Fields:
     """A row with values of Python in place of those of numpy, and None in place of NaN, which stands for none."""
-    values = ((name, value.tolist() if hasattr(value, "tolist") else value) for name, value in row.items())
-    return {name: None if isinstance(value, float) and value != value else value for name, value in values}
+    return {name: plain_value(value) for name, value in row.items()}
+
+
+def plain_value(value: Any) -> Any:
+    """A value of a row as JSON has it; a tuple is a list."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, float) and value != value:
+        return None
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,111 @@
+"""Rows in the formats of sentence-transformers' ``mine_hard_negatives``: with labels, and with scores."""
+
+import json
+
+import pytest
+
+import hardneg as hn
+from hardneg.cli import run
+from hardneg.errors import InputError
+
+LABELED = [
+    {"anchor": "what jumps", "positive": ["a fox", "a dog", "a cat"], "labels": [1, 0, 0]},
+    {"anchor": "what sleeps", "positive": ["a stone", "a dog"], "labels": [0, 1]},
+]
+POSITIVES = {"what jumps": ["a fox"], "what sleeps": ["a dog"]}
+NEGATIVES = {"what jumps": ["a dog", "a cat"], "what sleeps": ["a stone"]}
+
+
+def written(path, rows):
+    """The rows as JSON Lines, CSV or Parquet, as the path's name ends."""
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return path
+    table = pytest.importorskip("pandas").DataFrame(rows)
+    if path.suffix == ".parquet":
+        table.to_parquet(path)
+    else:
+        cells = {name: [one if isinstance(one, str) else json.dumps(one) for one in table[name]] for name in table}
+        type(table)(cells).to_csv(path, index=False)
+    return path
+
+
+def positives_of(data, split="train"):
+    queries = {query: data.passage_ids.rows(list(grades)) for query, grades in data.grades(split).items()}
+    texts = data.query_texts.take(data.query_ids.rows(list(queries)))
+    return dict(zip(texts, map(data.texts.take, queries.values()), strict=True))
+
+
+def negatives_of(pool, data):
+    queries = data.query_texts.take(pool.query_rows)
+    spans = zip(pool.offsets[:-1], pool.offsets[1:], strict=True)
+    return {one: data.texts.take(pool.passage_rows[a:b]) for one, (a, b) in zip(queries, spans, strict=True)}
+
+
+def fault_of(rows, tmp_path):
+    with pytest.raises(InputError) as caught:
+        hn.Collection.from_pairs(rows, to=tmp_path / "never")
+    return str(caught.value)
+
+
+# ---------------------------------------------------------------- labeled-list
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "train.csv", "train.parquet"])
+def test_a_list_of_labels_in_a_file_divides_a_list_of_texts(tmp_path, name):
+    file = written(tmp_path / name, LABELED)
+    assert run(["import", str(file), "--to", str(tmp_path / "c"), "--negatives", str(tmp_path / "pool")]) == 0
+    data = hn.open_collection(tmp_path / "c")
+    assert positives_of(data) == POSITIVES
+    assert negatives_of(hn.load_pool(tmp_path / "pool"), data) == NEGATIVES
+    assert data.facts["ignored_fields"] == {}
+    assert hn.examine(data)["splits"]["train"]["positives"] == 2
+    assert hn.check_import(file).judgements == 2
+
+
+@pytest.mark.parametrize("shape", ["list", "tuples", "dataset", "frame", "numpy"])
+def test_a_list_of_labels_in_memory_divides_a_list_of_texts(tmp_path, shape):
+    datasets, pandas = pytest.importorskip("datasets"), pytest.importorskip("pandas")
+    rows = {
+        "list": LABELED,
+        "tuples": [row | {"labels": tuple(row["labels"])} for row in LABELED],
+        "dataset": datasets.Dataset.from_list(LABELED),
+        "frame": pandas.DataFrame(LABELED),
+        "numpy": datasets.Dataset.from_list(LABELED).with_format("numpy"),
+    }[shape]
+    data = hn.Collection.from_pairs(rows, to=tmp_path / "c")
+    assert positives_of(data) == POSITIVES
+    assert negatives_of(hn.import_negatives(rows, data, tmp_path / "pool"), data) == NEGATIVES
+
+
+def test_labels_are_grades_and_of_ids_judgements(tmp_path):
+    graded = [{"query": "what", "pos": ["a", "b", "c"], "labels": [2, 0.7, 0.3]}]
+    data = hn.Collection.from_pairs(graded, to=tmp_path / "graded")
+    assert sorted(next(iter(data.grades("train").values())).values()) == [1, 2]
+    written(tmp_path / "train.jsonl", [{"query": "what", "document_ids": ["17", "18"], "labels": [1, 0]}])
+    written(tmp_path / "corpus.jsonl", [{"id": "17", "text": "this"}, {"id": "18", "text": "that"}])
+    data = hn.import_collection(f"pairs:{tmp_path}", tmp_path / "by_id")
+    assert [*data.grades("train").values()] == [{"17": 1, "18": 0}]
+
+
+def test_labels_of_no_list_are_left_out_as_other_columns_are(tmp_path):
+    rows = [{"query": "what", "pos": ["a", "b"], "labels": "faq"}, {"query": "who", "pos": "c", "labels": [3, 4]}]
+    data = hn.Collection.from_pairs(rows, to=tmp_path / "c")
+    assert positives_of(data) == {"what": ["a", "b"], "who": ["c"]}
+    assert data.facts["ignored_fields"] == {"labels": 1}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"labels": [1, 0]}, "rows of train:1: WRONG_COLUMNS: 2 labels in 'labels' of 3 texts in 'positive'"),
+        ({"labels": ["1", "0", "0"]}, "rows of train:1: WRONG_TYPE: the scores in 'labels' are"),
+        ({"labels": [2.5, 0, 0]}, "rows of train:1: BAD_GRADE: the label 2.5 is"),
+        ({"labels": None, "scores": [0.9, 0.5, 0.4]}, "rows of train:1: AMBIGUOUS: 'positive' is a list, and the"),
+    ],
+)
+def test_lists_that_do_not_say_what_is_positive_are_refused_in_a_line(tmp_path, changed, said):
+    rows = [LABELED[0] | changed]
+    assert said in fault_of(rows, tmp_path)
+    (found,) = hn.check_import(written(tmp_path / "train.jsonl", rows)).faults
+    assert said.removeprefix("rows of train:1: ") in str(found)
