@@ -109,3 +109,48 @@ def test_lists_that_do_not_say_what_is_positive_are_refused_in_a_line(tmp_path, 
     assert said in fault_of(rows, tmp_path)
     (found,) = hn.check_import(written(tmp_path / "train.jsonl", rows)).faults
     assert said.removeprefix("rows of train:1: ") in str(found)
+
+
+# ---------------------------------------------------------------- labeled-pair
+
+SCORED = [
+    {"anchor": "what jumps", "positive": "a fox", "score": 0.9},
+    {"anchor": "what jumps", "positive": "a dog", "score": 0.6},
+    {"anchor": "what jumps", "positive": "a cat", "score": 0.3},
+    {"anchor": "what sleeps", "positive": "a dog", "score": 1},
+]
+TOLD = "the bound 0.5 of a score between 0 and 1 made 3 of 4 judgements; if the scores are a model's"
+
+
+def test_judgements_by_the_bound_of_a_score_are_told(tmp_path, caplog):
+    data = hn.Collection.from_pairs(SCORED, to=tmp_path / "memory")
+    assert caplog.text.count(TOLD) == 1
+    (advised,) = (line for line in hn.examine(data)["advice"] if "bound" in line)
+    assert advised.startswith("T" + TOLD[1:])
+    file = written(tmp_path / "train.jsonl", SCORED)
+    made = hn.import_collection(file, tmp_path / "file")
+    assert caplog.text.count(TOLD) == 2
+    assert made.facts["counts"] == {"judgements_by_bound": 3}
+    assert hn.check_import(file).counted == made.facts["counts"]
+    assert caplog.text.count(TOLD) == 3
+
+
+def test_whole_grades_and_scores_beside_negatives_are_not_of_the_bound(tmp_path, caplog):
+    rows = [row | {"score": int(row["score"] > 0.5)} for row in SCORED]
+    data = hn.Collection.from_pairs(rows, to=tmp_path / "whole")
+    taught = [row | {"negative": "a stone"} for row in SCORED]
+    beside = hn.Collection.from_pairs(taught, to=tmp_path / "beside")
+    assert data.facts["counts"] == beside.facts["counts"] == {}
+    assert "bound" not in caplog.text + "".join(hn.examine(data)["advice"])
+
+
+@pytest.mark.parametrize(("label", "told"), [(0, True), (1, False)])
+def test_who_looks_for_negatives_learns_that_rows_of_label_0_are_judgements(tmp_path, label, told):
+    rows = [
+        {"anchor": "what", "positive": "this", "label": 1},
+        {"anchor": "what", "positive": "that", "label": label},
+    ]
+    data = hn.Collection.from_pairs(rows, to=tmp_path / "c")
+    with pytest.raises(InputError, match="NO_NEGATIVES") as caught:
+        hn.import_negatives(rows, data, tmp_path / "pool")
+    assert ("its rows of grade 0 are judgements, not negatives" in str(caught.value)) == told

@@ -10,6 +10,7 @@ from typing import Any
 from hardneg.api.inputs import Data, Place, collection_of, source_at
 from hardneg.arguments import checked
 from hardneg.config import read_preset
+from hardneg.data.checks import BY_BOUND, bound_told
 from hardneg.data.collection import Collection
 from hardneg.data.examination import LOOKED_AT, MIXED, UNSPACED, draw, examine_collection, quantiles
 from hardneg.data.training_data import choose_splits
@@ -189,6 +190,9 @@ def leak_said(leak: Mapping[str, Any]) -> str:
 
 def advice(facts: Mapping[str, Any]) -> Iterator[str]:
     """What to do before training, and how to begin, a sentence each."""
+    if by_bound := facts["sizes"].get(BY_BOUND):
+        told = bound_told(by_bound, sum(split["judgements"] for split in facts["splits"].values()))
+        yield f"{told[0].upper()}{told[1:]}."
     yield from text_advice(facts)
     yield from language_advice(facts["language"])
     yield from leak_advice(facts)

@@ -136,6 +136,8 @@ def given_pool(source: Source, collection: Collection, positives: Positives) -> 
     pool = pool_of_texts(records, collection, positives, collection.digest, teacher)
     if not len(pool.passage_rows):
         what = f"the source ({source.format}) gives no negatives for these queries"
+        if any(one.grade < 1 for one in source.judgements()):
+            what += "; its rows of grade 0 are judgements, not negatives"
         raise InputError("NO_NEGATIVES", what, "give one with a column such as negative, or mine them")
     return pool
 

@@ -85,9 +85,10 @@ def build(source: Source, draft: Draft, rules: Rules) -> None:
     draft.facts |= {"passages": n_passages, "queries": n_queries, "splits": splits}
     if source.language != ENGLISH:  # so that the digest of an English collection is that of its texts alone
         draft.json(LANGUAGE, source.language)
-    draft.facts |= {"counts": dict(policy.counts), "ignored_fields": dict(source.ignored)}
     for name, seen in sorted(policy.counts.items()):
         log.warning("%s: %d", name.replace("_", " "), seen)
+    policy.by_bound(source.judged_by)
+    draft.facts |= {"counts": dict(policy.counts), "ignored_fields": dict(source.ignored)}
 
 
 # ---------------------------------------------------------------- passages

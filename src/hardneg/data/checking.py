@@ -171,6 +171,7 @@ def check_import(
         queries = check.queries(source.queries, none=source.corpus_alone)
         judgements = check.judgements(source.judgements, passages, queries)
     check.tell_blanks()
+    check.policy.by_bound(source.judged_by)
     kinds = check.findings.kinds.values()
     return Checked(
         source.format,

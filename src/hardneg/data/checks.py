@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import unicodedata
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -21,7 +22,10 @@ from hardneg.errors import InputError
 from hardneg.records import Int32
 from hardneg.shown import counted
 
+log = logging.getLogger(__name__)
+
 MAX_ROWS = 2**31 - 1
+BY_BOUND = "judgements_by_bound"  # the count of an import
 NAMED = 10  # number of unknown ids that a message lists
 GRADE_LIMIT = 2**31
 SPLIT_NAME = re.compile(r"\w[\w.-]*")
@@ -59,10 +63,24 @@ class ImportPolicy:
         """Raise the fault of judgements that name unknown ids, or count all ``total`` of them."""
         self._let(self.rules.allow_unjudged, fault, "unknown_judgements", total)
 
+    def by_bound(self, judged_by: Mapping[str, int]) -> None:
+        """Warn of judgements that the bound of a score made, and count them; they are read already."""
+        if made := judged_by.get("bound", 0):
+            self.counts[BY_BOUND] = made
+            log.warning(bound_told(made, judged_by["all"]))
+
     def _let(self, allowed: bool, fault: InputError, name: str, total: int) -> None:
         if not allowed:
             raise fault
         self.counts[name] += total
+
+
+def bound_told(made: int, judgements: int) -> str:
+    """What to know of the judgements that the bound of a score made."""
+    return (
+        f"the bound 0.5 of a score between 0 and 1 made {made:,} of {counted(judgements, 'judgement')}; if the"
+        " scores are a model's similarities, they are no grades: give negatives a column of their own"
+    )
 
 
 # ---------------------------------------------------------------- places

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hardneg.data.checks import is_blank
+from hardneg.data.checks import BY_BOUND, is_blank
 from hardneg.data.collection import Collection, hashes_of_texts
 from hardneg.data.languages import ENGLISH
 from hardneg.data.near_copies import near, plain, signatures
@@ -59,11 +59,13 @@ def examine_collection(collection: Collection) -> dict[str, Any]:
     """
     splits = {name: collection.qrels(name) for name in collection.splits}
     language = looks_like(collection)
+    by_bound = collection.facts.get("counts", {}).get(BY_BOUND, 0)
     return {
         "sizes": {
             "passages": collection.n_passages,
             "queries": collection.n_queries,
             "answers": collection.has_answers,
+            **({BY_BOUND: by_bound} if by_bound else {}),
         },
         "splits": {name: split_facts(qrels) for name, qrels in splits.items()},
         "blank": blank(collection, splits),

@@ -114,6 +114,8 @@ class Source:
     language : of the passages; it decides how BM25 makes terms of them.
     corpus_alone : whether there may be no queries, so that the collection can be encoded and searched only.
     parts : a function that yields the passages in blocks, for formats where this is faster; None: it is not.
+    judged_by : number of judgements (``all``), and of those of them that the bound of a score made (``bound``),
+        counted while streaming; empty for formats without such a bound.
     """
 
     format: str
@@ -126,6 +128,7 @@ class Source:
     corpus_alone: bool = False
     language: str = ENGLISH
     parts: Callable[[], Iterator[PassagePart]] | None = None
+    judged_by: Counter[str] = field(default_factory=Counter)
 
     def passage_parts(self) -> Iterator[PassagePart]:
         """All passages in source order, in blocks or one by one, whichever is faster."""

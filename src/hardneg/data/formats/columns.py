@@ -55,7 +55,8 @@ Rows = Iterable[tuple[int, Fields]]
 class Pair(NamedTuple):
     """A row of pairs; ``ids`` are positives named by their ids.
 
-    ``grades`` are those of the positives or ids: 1 unless a score or a label says otherwise.
+    ``grades`` are those of the positives or ids: 1 unless a score or a label says otherwise. ``by_bound``: the
+    bound 0.5 made grades of scores between 0 and 1.
     """
 
     query_id: str
@@ -67,6 +68,7 @@ class Pair(NamedTuple):
     positive_scores: Sequence[float] = ()
     negative_scores: Sequence[float] = ()
     ids: Sequence[str] = ()
+    by_bound: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,19 +124,27 @@ def _pair(columns: PairColumns, fields: Fields, place: Place) -> Pair:
     negatives = [text for name in columns.negatives for text in texts_in(fields, name, place) if text]
     judged = (ids_in if columns.by_id else texts_in)(fields, columns.positive, place)
     labels = _labels(columns, fields, len(judged), place)
-    if labels is None:
-        grade = 1 if columns.score is None or columns.negatives else grade_in(fields, columns.score, place)
-        grades = [grade] * len(judged)
-    else:
-        grades = [grade_in({"label": label}, "label", place) for label in labels]
+    grades, by_bound = _grades(columns, fields, labels, len(judged), place)
     if columns.by_id:
-        return Pair(query_id, query, [], negatives, grades, place, ids=judged)
+        return Pair(query_id, query, [], negatives, grades, place, ids=judged, by_bound=by_bound)
     if labels is None:
         taught = _taught(columns, fields, len(judged), len(negatives), place)
-        return Pair(query_id, query, judged, negatives, grades, place, *taught)
+        return Pair(query_id, query, judged, negatives, grades, place, *taught, by_bound=by_bound)
     negatives = [text for text, grade in zip(judged, grades, strict=True) if grade < 1 and text]
     positives = [text for text, grade in zip(judged, grades, strict=True) if grade > 0]
-    return Pair(query_id, query, positives, negatives, [grade for grade in grades if grade > 0], place)
+    grades = [grade for grade in grades if grade > 0]
+    return Pair(query_id, query, positives, negatives, grades, place, by_bound=by_bound)
+
+
+def _grades(
+    columns: PairColumns, fields: Fields, labels: list[float] | None, judged: int, place: Place
+) -> tuple[list[int], bool]:
+    """The grades of all that a row judges, and whether the bound 0.5 made any of them."""
+    if labels is not None:
+        return [grade_in({"label": one}, "label", place) for one in labels], any(map(is_share, labels))
+    if columns.score is None or columns.negatives:
+        return [1] * judged, False
+    return [grade_in(fields, columns.score, place)] * judged, is_share(fields.get(columns.score))
 
 
 def _labels(columns: PairColumns, fields: Fields, judged: int, place: Place) -> list[float] | None:
@@ -284,19 +294,29 @@ def grade_in(fields: Fields, name: str, place: Place) -> int:
     A pair whose row lacks the field is relevant; a null is a fault, like an empty cell.
     """
     value = fields.get(name, 1)
-    try:
-        score = float(value)
-    except (TypeError, ValueError, OverflowError):
-        score = float("nan")
+    score = number_of(value)
     if score == score // 1 and abs(score) < 2**31:
         return int(score)
-    if 0 < score < 1:
+    if is_share(value):
         return int(score >= 0.5)
     shown = "is empty, which is" if value is None else f"{value!r:.40} is"
     what = f"the {name} {shown} neither a whole grade nor a share from 0 to 1"
     fix = "give whole grades (0: not relevant), or scale scores to 0 … 1 (relevant from 0.5 on)"
     refuse(InputError("BAD_GRADE", what, fix, path=place.path, line=place.line))
     return 0
+
+
+def is_share(score: Any) -> bool:
+    """Whether a score is between 0 and 1, so that a bound makes a grade of it."""
+    return 0 < number_of(score) < 1
+
+
+def number_of(value: Any) -> float:
+    """The number that a field holds, maybe written as a text; NaN where there is none."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return float("nan")
 
 
 # ---------------------------------------------------------------- streams of pairs
@@ -336,8 +356,14 @@ def pair_queries(tables: Iterable[Table]) -> Iterator[QueryRecord]:
                 yield QueryRecord(pair.query_id, pair.query, table.split, (), *pair.place)
 
 
-def pair_judgements(tables: Iterable[Table], known: Mapping[str, str]) -> Iterator[JudgementRecord]:
-    """The grade of each positive; a row that says the same as one before is left out."""
+def pair_judgements(
+    tables: Iterable[Table], known: Mapping[str, str], judged_by: Counter[str]
+) -> Iterator[JudgementRecord]:
+    """The grade of each positive; a row that says the same as one before is left out.
+
+    ``judged_by`` then has the number of these judgements, and how many of them come from the bound of a score.
+    """
+    judged_by.clear()
     seen: set[tuple[str, str, str, int]] = set()
     for table in tables:
         for pair in pairs_of(table):
@@ -347,6 +373,8 @@ def pair_judgements(tables: Iterable[Table], known: Mapping[str, str]) -> Iterat
                 key = (table.split, pair.query_id, passage_id, grade)
                 if key not in seen:
                     seen.add(key)
+                    judged_by["all"] += 1
+                    judged_by["bound"] += pair.by_bound
                     yield JudgementRecord(*key, *pair.place)
 
 

@@ -94,16 +94,17 @@ def _chosen(name: str, config: str, configs: list[str]) -> str | None:
 
 def _pairs(tables: Mapping[str, Table], inputs: dict[str, str]) -> Source:
     """The source of pairs in named columns."""
-    ignored: Counter[str] = Counter()
+    ignored, judged_by = Counter[str](), Counter[str]()
     pairs = _named_tables(tables)
     return Source(
         "hf",
         lambda: pair_passages(pairs, {}, ignored),
         lambda: pair_queries(pairs),
-        lambda: pair_judgements(pairs, {}),
+        lambda: pair_judgements(pairs, {}, judged_by),
         inputs,
         ignored,
         lambda: pair_negatives(pairs),
+        judged_by=judged_by,
     )
 
 

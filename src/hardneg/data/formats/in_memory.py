@@ -36,15 +36,16 @@ def source_from_pairs(rows: Any) -> Source:
     """
     alone = not isinstance(rows, Mapping)
     tables = [table_of(split, given, alone=alone) for split, given in by_split(rows).items()]
-    ignored: Counter[str] = Counter()
+    ignored, judged_by = Counter[str](), Counter[str]()
     streams = (
         lambda: pair_passages(tables, {}, ignored),
         lambda: pair_queries(tables),
-        lambda: pair_judgements(tables, {}),
+        lambda: pair_judgements(tables, {}, judged_by),
     )
     inputs = {"pairs": digest_streams(streams)}
     ignored.clear()
-    return Source("pairs in memory", *streams, inputs, ignored, partial(pair_negatives, tables))
+    negatives = partial(pair_negatives, tables)
+    return Source("pairs in memory", *streams, inputs, ignored, negatives, judged_by=judged_by)
 
 
 def by_split(rows: Any) -> Mapping[str, Any]:

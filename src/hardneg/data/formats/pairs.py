@@ -87,7 +87,7 @@ def corpus_records(place: Path) -> Source:
 
 def source_of(format: str, found: Found, inputs: Mapping[str, str]) -> Source:
     """The source of tables of pairs, and of a corpus beside them if there is one."""
-    ignored: Counter[str] = Counter()
+    ignored, judged_by = Counter[str](), Counter[str]()
     known = functools.cache(lambda: passages_known(found))
 
     def passages() -> Iterator[PassageRecord]:
@@ -98,10 +98,11 @@ def source_of(format: str, found: Found, inputs: Mapping[str, str]) -> Source:
         format,
         passages,
         lambda: pair_queries(found.pairs),
-        lambda: pair_judgements(found.pairs, known()),
+        lambda: pair_judgements(found.pairs, known(), judged_by),
         inputs,
         ignored,
         partial(pair_negatives, found.pairs),
+        judged_by=judged_by,
     )
 
 
