@@ -154,3 +154,41 @@ def test_who_looks_for_negatives_learns_that_rows_of_label_0_are_judgements(tmp_
     with pytest.raises(InputError, match="NO_NEGATIVES") as caught:
         hn.import_negatives(rows, data, tmp_path / "pool")
     assert ("its rows of grade 0 are judgements, not negatives" in str(caught.value)) == told
+
+
+# ---------------------------------------------------------------- triplets and tuples with scores
+
+TUPLES = [
+    {"anchor": "what jumps", "positive": "a fox", "negative_1": "a dog", "negative_2": "a cat"},
+    {"anchor": "what sleeps", "positive": "a dog", "negative_1": "a fox", "negative_2": "a stone"},
+]
+TRIPLETS = [
+    {"anchor": row["anchor"], "positive": row["positive"], "negative": row[f"negative_{i}"]}
+    for row in TUPLES
+    for i in (1, 2)
+]
+NUMBERS = [[0.75, 0.5, 0.25], [1, 0.125, 0.0625]]
+OF_TUPLES = [row | {"scores": scores} for row, scores in zip(TUPLES, NUMBERS, strict=True)]
+OF_TRIPLETS = [
+    row | {"scores": [NUMBERS[i // 2][0], NUMBERS[i // 2][1 + i % 2]]} for i, row in enumerate(TRIPLETS)
+]
+
+
+@pytest.mark.parametrize("name", [None, "train.jsonl", "train.csv", "train.parquet"])
+@pytest.mark.parametrize("rows", [OF_TUPLES, OF_TRIPLETS])
+def test_a_list_of_scores_beside_negatives_is_a_teachers(tmp_path, rows, name):
+    source = rows if name is None else written(tmp_path / name, rows)
+    made = {True: hn.Collection.from_pairs, False: hn.import_collection}[name is None]
+    data = made(source, to=tmp_path / "c")
+    pool = hn.import_negatives(source, data, tmp_path / "pool")
+    assert data.facts["ignored_fields"] == {}
+    assert sorted(pool.positive_scores.tolist()) == [0.75, 1]
+    of_texts = dict(zip(data.texts.take(pool.passage_rows), pool.ranker_scores.tolist(), strict=True))
+    assert of_texts == {"a dog": 0.5, "a cat": 0.25, "a fox": 0.125, "a stone": 0.0625}
+
+
+def test_scores_of_no_list_are_left_out_and_too_few_are_refused(tmp_path):
+    data = hn.Collection.from_pairs([row | {"scores": 0.5} for row in TUPLES], to=tmp_path / "c")
+    assert data.facts["ignored_fields"] == {"scores": 1}
+    said = fault_of([TUPLES[0] | {"scores": [0.5, 0.25]}], tmp_path)
+    assert "rows of train:1: WRONG_COLUMNS: 2 scores of 1 positives and 2 negatives; give each text one" in said

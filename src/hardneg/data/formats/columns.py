@@ -248,8 +248,8 @@ def _taught(
         of_positives, of_negatives = (
             _numbers(fields.get(name or ""), name or "", place) for name in columns.taught
         )
-    elif is_list_in(fields, columns.score, place):
-        scores = _numbers(fields[columns.score or ""], columns.score or "", place)
+    elif name := scores_of_all(columns, fields, place):
+        scores = _numbers(fields[name], name, place)
         of_positives, of_negatives = (None, None) if scores is None else (scores[:positives], scores[positives:])
     else:
         return [], []
@@ -259,9 +259,16 @@ def _taught(
         return [], []
     if (len(of_positives), len(of_negatives)) != (positives, negatives):
         what = f"{len(of_positives) + len(of_negatives)} scores of {positives} positives and {negatives} negatives"
-        refuse(InputError("WRONG_COLUMNS", what, "give each text one score", path=place.path, line=place.line))
+        fix = "give each text one score, or leave the column of scores out"
+        refuse(InputError("WRONG_COLUMNS", what, fix, path=place.path, line=place.line))
         return [], []
     return of_positives, of_negatives
+
+
+def scores_of_all(columns: PairColumns, fields: Fields, place: Place) -> str | None:
+    """The column of a row with a list of a teacher's scores: of the positives first, then of the negatives."""
+    names = (columns.score, columns.scores if columns.negatives else None)
+    return next((name for name in names if is_list_in(fields, name, place)), None)
 
 
 def is_list_in(fields: Fields, name: str | None, place: Place) -> bool:
@@ -341,8 +348,9 @@ def count_ignored(table: Table, ignored: Counter[str]) -> None:
     line, fields = next(iter(table.rows()), (1, {}))
     columns = columns_in(table, fields)
     if columns is not None:
-        labels = {columns.labels} if has_labels(columns, fields, Place(table.path, line)) else set()
-        ignored.update(fields.keys() - columns.used - labels)
+        place = Place(table.path, line)
+        listed = {columns.labels if has_labels(columns, fields, place) else scores_of_all(columns, fields, place)}
+        ignored.update(fields.keys() - columns.used - listed)
 
 
 def pair_queries(tables: Iterable[Table]) -> Iterator[QueryRecord]:
