@@ -54,6 +54,21 @@ def test_rows_in_memory_make_the_collection_of_a_file(tmp_path, of_file, shape):
     assert made.line() == "Collection of 5 passages, 3 queries (splits: train)"
 
 
+@pytest.mark.parametrize("format", [None, "pandas", "polars", "arrow", "numpy"])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_dataset_of_any_format_is_read_alike(tmp_path, of_file, format, streamed):
+    datasets = pytest.importorskip("datasets")
+    pytest.importorskip("pandas")
+    pytest.importorskip("polars")
+    rows = [
+        row | {"positive": [row["positive"]] if isinstance(row["positive"], str) else row["positive"]}
+        for row in ROWS
+    ]
+    given = datasets.Dataset.from_list(rows)
+    given = (given.to_iterable_dataset() if streamed else given).with_format(format)
+    assert content(hn.Collection.from_pairs(given, to=tmp_path / "made")) == content(of_file)
+
+
 def test_splits_are_named_as_in_files(tmp_path):
     made = hn.Collection.from_pairs({"train": ROWS[:2], "validation": ROWS[2:]}, to=tmp_path / "made")
     assert made.splits == ("dev", "train")

@@ -90,6 +90,8 @@ def records_of(given: Any, named: str) -> Iterable[Mapping[str, Any]]:
     wrong = isinstance(given, bytes | Mapping) or not isinstance(given, Iterable)
     if wrong or (hasattr(given, "to_frame") and not hasattr(given, "columns")):  # a single column of pandas
         raise InputError("WRONG_TYPE", f"the {named} are of the type {type(given).__name__}", f"give {FORM}")
+    if hasattr(given, "with_format") and not isinstance(next(iter(given), {}), Mapping):
+        given = given.with_format(None)  # a Dataset whose rows are tables of pandas, polars or Arrow
     if hasattr(given, "to_dicts"):  # polars
         rows = given.to_dicts()
     elif hasattr(given, "columns") and hasattr(given, "iloc"):  # pandas
