@@ -171,6 +171,19 @@ def test_both_asks_bm25_and_the_newest_state():
     assert strength.tolist() == pytest.approx([1 / np.log2(3), 0, 0])
 
 
+def test_a_query_that_is_a_passage_takes_no_place_before_its_negatives():
+    """Query 0 is passage 7, and passage 7 is a hit of query 1 like any other."""
+    pairs = Pairs.of(pool_of([[1, 2], [1]], [[9], [9]]))
+    own = np.array([0], np.int32), np.array([7], np.int32)
+    run = run_of([[7, 1, 9, 2], [7, 1, 9]])
+    near, high = standing(run, pairs, own)
+    assert near.tolist() == pytest.approx([1, 1 / 2, 1 / np.log2(3)])
+    assert high.tolist() == [True, False, True]
+    found = audit_pairs(pairs, states=[StateRun("final", run)], bm25=run, own=own)
+    wanted = pytest.approx([1, 0, 1 / np.log2(3)])
+    assert {one.name: one.values.tolist() for one in found.signals} == {"retriever": wanted, "both": wanted}
+
+
 def test_the_ranker_compares_with_the_best_positive():
     pool = pool_of([[1, 2], [3]], [[8, 9], []], query_rows=[4, 5])
     scores = {(4, 1): 2.0, (4, 2): 0.5, (4, 8): 1.0, (4, 9): 1.5, (5, 3): 1.0}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import hardneg as hn
+from hardneg.api.audit import evidence, facts_of, open_world
 from hardneg.data.collection import Collection
 from hardneg.data.judgements import JudgedIds
 from hardneg.data.own_passages import own_passages, without_own
@@ -297,3 +298,15 @@ def test_a_run_is_too_short_whether_few_or_most_of_its_queries_are_passages(tmp_
         caplog.clear()
         hn.evaluate(run, data=c, split="test", measures="nDCG@20", cache=tmp_path)
         assert any("so nDCG@20 may be too low" in message for message in caplog.messages)
+
+
+def test_an_audit_does_not_count_the_query_itself(tmp_path, monkeypatch):
+    """Else the negatives of such a query would seem a place lower than they are."""
+    c = argued(tmp_path)
+    hn.mine(c, None, tmp_path / "pool", sources=["bm25"], count=6, depth=6, cache=tmp_path / "cache")
+    run = run_of({int(c.query_ids.rows(["x"])[0]): c.passage_ids.rows(["x", "z", "y"])})
+    monkeypatch.setattr("hardneg.api.audit.model_run", lambda *_: replace(run, collection=c.digest))
+    world = open_world(tmp_path / "pool", c, tmp_path / "cache")
+    gathered = evidence(world, model="model", ranker=None, bm25=True, reading={})
+    found = facts_of(world, gathered, None, thresholds={"text": 2.0})["suspects"]
+    assert [(one["query_id"], one["passage_id"], one["signals"]["retriever"]) for one in found] == [("x", "z", 1)]

@@ -36,6 +36,7 @@ from hardneg.arguments import checked
 from hardneg.config import nearest
 from hardneg.data.collection import Collection
 from hardneg.data.judgements import Judgements
+from hardneg.data.own_passages import own_hits
 from hardneg.diagnostics.audit import KINDS, Audit, Pairs, StateRun, audit_pairs
 from hardneg.diagnostics.audit_page import audit_page
 from hardneg.errors import ArtifactError, HardnegError, InputError, SettingsError
@@ -375,7 +376,7 @@ def evidence(
     states = world.states()
     if model is not None:
         states.append(StateRun(str(model), model_run(world, model, reading)))
-    found.given["states"] = states
+    found.given.update(states=states, own=own_hits(world.pool.positives, collection))
     margins = world.margins()
     if len(margins.margins):
         found.given["leads"] = partial(mean_leads, margins)

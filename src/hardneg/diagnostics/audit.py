@@ -17,6 +17,7 @@ import numpy as np
 import regex
 from numpy.typing import NDArray
 
+from hardneg.data.own_passages import NONE, without_pairs
 from hardneg.evaluation.matching import tokens_of
 from hardneg.negatives.pool import SOURCES, NegativePool, matches
 from hardneg.records import (
@@ -306,24 +307,24 @@ def leads(scores: Float32, positions: Int64, of_positives: Float32, owner: Int64
     return np.asarray(scores - best[positions])
 
 
-def by_states(pairs: Pairs, states: Sequence[StateRun]) -> Said:
+def by_states(pairs: Pairs, states: Sequence[StateRun], own: tuple[Int32, Int32] = NONE) -> Said:
     """The signal ``retriever``: how near the top the states rank each negative.
 
     The value is the mean :func:`nearness` over the states, where a state that ranks the negative below a positive
     counts 0. Because it is a mean, it does not grow with the number of states. Pairs are ordered by the mean
-    nearness alone, whether or not a positive is ranked higher.
+    nearness alone, whether or not a positive is ranked higher. For ``own`` see :func:`standing`.
     """
     seen, near = np.zeros(len(pairs), np.float32), np.zeros(len(pairs), np.float32)
     for state in states:
-        place, is_above = standing(state.run, pairs)
+        place, is_above = standing(state.run, pairs, own)
         near += place / len(states)
         seen += place * is_above / len(states)
     return seen, near
 
 
-def by_both(pairs: Pairs, bm25: Run, newest: Run) -> Said:
+def by_both(pairs: Pairs, bm25: Run, newest: Run, own: tuple[Int32, Int32] = NONE) -> Said:
     """The signal ``both``: the smaller nearness of two runs; 0 unless both rank it above all positives."""
-    (one, one_above), (other, other_above) = standing(bm25, pairs), standing(newest, pairs)
+    (one, one_above), (other, other_above) = standing(bm25, pairs, own), standing(newest, pairs, own)
     nearer = np.minimum(one, other)
     return nearer * (one_above & other_above), nearer
 
@@ -337,8 +338,14 @@ def nearness(found: Int64) -> Float32:
     return np.where(found > 0, 1 / np.log2(1 + np.maximum(found, 1)), 0).astype(np.float32)
 
 
-def standing(run: Run, pairs: Pairs) -> tuple[Float32, Bool]:
-    """The nearness [n] of each negative, and whether it stands above all positives [n]; the run is read once."""
+def standing(run: Run, pairs: Pairs, own: tuple[Int32, Int32] = NONE) -> tuple[Float32, Bool]:
+    """The nearness [n] of each negative, and whether it stands above all positives [n].
+
+    Parameters
+    ----------
+    own : queries [m] that are passages themselves, and these passages [m], which take no place in the lists.
+    """
+    run = without_pairs(run, *own)
     mine = places(run, pairs.query_rows, pairs.passage_rows)
     return nearness(mine), above(run, pairs, mine)
 
@@ -429,6 +436,7 @@ def audit_pairs(
     states: Sequence[StateRun] = (),
     leads: Callable[[Int32, Int32], Float32] | None = None,
     bm25: Run | None = None,
+    own: tuple[Int32, Int32] = NONE,
     thresholds: Mapping[str, float] | None = None,
 ) -> Audit:
     """Compute the signals of the pairs; a signal whose inputs are not given is left out.
@@ -442,6 +450,7 @@ def audit_pairs(
     leads : queries [n], passages [n] -> the lead in logits of each passage over its query's positive, as the mean
         over the steps that were trained on the pair; NaN for a pair without such a step.
     bm25 : the run of BM25 for the queries of the pool.
+    own : the hits of all these runs that are their query itself, see :func:`standing`.
     thresholds : signal -> the value from which on it fires; replaces the threshold of :data:`KINDS`.
     """
     said: dict[str, Said] = {}
@@ -454,11 +463,11 @@ def audit_pairs(
     elif pairs.pool.ranker_scores is not None and pairs.pool.positive_scores is not None:
         said["ranker"] = twice(by_kept_scores(pairs, pairs.pool.ranker_scores, pairs.pool.positive_scores))
     if states:
-        said["retriever"] = by_states(pairs, states)
+        said["retriever"] = by_states(pairs, states, own)
     if leads is not None:
         said["learned"] = twice(leads(pairs.query_rows, pairs.passage_rows))
     if bm25 is not None and states:
-        said["both"] = by_both(pairs, bm25, states[-1].run)
+        said["both"] = by_both(pairs, bm25, states[-1].run, own)
     limits = {name: kind.threshold for name, kind in KINDS.items()} | dict(thresholds or {})
     signals = (Signal(name, said[name][0], limits[name], said[name][1]) for name in KINDS if name in said)
     return Audit(pairs, tuple(signals))
