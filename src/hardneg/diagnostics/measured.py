@@ -68,7 +68,7 @@ def with_figures(found: Measured, judge: Judge, state: State | None = None) -> M
     if (run := found.runs.get("train")) is None:
         return found
     positives = judge.relevant(run)
-    share = None if state is None else share_of_state(state, run, positives, judge.data.collection)
+    share = None if state is None else share_of_state(state, run, positives, judge.data)
     return replace(found, ranks=reciprocal_ranks(judge.hits(run), positives), informative=share)
 
 
