@@ -27,6 +27,7 @@ from hardneg.data.training_data import choose_splits
 from hardneg.diagnostics.kept import warning
 from hardneg.diagnostics.seeds import pool_seeds
 from hardneg.errors import HardnegError, InputError, SettingsError
+from hardneg.evaluation.measures import first_relevant_rank
 from hardneg.experiment.course import Course, course_of
 from hardneg.experiment.folder import write_settings
 from hardneg.experiment.layout import Layout
@@ -51,7 +52,7 @@ from hardneg.report.verdict import MINE, MINE_FIRST, verdict
 from hardneg.search.runs import load_run, save_run
 from hardneg.storage.artifacts import read_manifest
 from hardneg.storage.lease import lease
-from worlds.tiny_records import run_of
+from worlds.tiny_records import positives_of, run_of
 from worlds.tiny_world import SETTINGS
 
 
@@ -992,6 +993,19 @@ def test_the_explorer_shows_why_where_from_and_how_passages_moved(trained):
             assert episode <= 4
             assert ("momentum" in source) == (episode < 4) or data["passages"][passage][0] not in own
             assert len(moves) == count
+
+
+@pytest.mark.parametrize(("split", "ranks"), [("train", {1: 1, 0: 2, 2: 3}), ("dev", {1: 1, 2: 2, 0: 3})])
+def test_the_explorer_ranks_passages_that_tie_as_the_tables_do(split, ranks):
+    """Measures break ties of dev and test by id, descending; training queries keep the order of the run."""
+    run, ids = run_of([[(1, 2.0), (0, 1.0), (2, 1.0)]]), SimpleNamespace(id_rank=np.arange(3, dtype=np.int32))
+    collection = SimpleNamespace(passage_ids=ids)
+    given = {"opened": SimpleNamespace(data_here=SimpleNamespace(collection=collection))}
+    given |= {"chosen": explorer.Chosen(split, {}), "runs": {"final": run}, "places": {"final": {0: 0}}}
+    assert explorer._Maker._ranks(SimpleNamespace(**given), "final", 0) == ranks
+    id_rank = None if split == "train" else ids.id_rank
+    for passage, rank in ranks.items():
+        assert first_relevant_rank(run, positives_of([[passage]]), 10, id_rank=id_rank).tolist() == [rank]
 
 
 def test_the_explorer_stays_small(trained, monkeypatch):

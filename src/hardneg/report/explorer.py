@@ -222,12 +222,15 @@ class _Maker:
         return next((rows.tolist() for rows in found if len(rows)), [])
 
     def _ranks(self, state: str, row: int) -> dict[int, int]:
-        """The rank of every passage that a state's run has for a query."""
+        """The rank of every passage that a state's run has for a query, ties as in the tables beside them."""
         at = self.places[state].get(row)
         if at is None:
             return {}
-        rows = self.runs[state].hits(at)[0].tolist()
-        return dict(zip(rows, range(1, len(rows) + 1), strict=True))
+        rows, scores = self.runs[state].hits(at)
+        if self.chosen.split != "train":  # the measures of a split break ties by id, descending
+            id_rank = self.opened.data_here.collection.passage_ids.id_rank
+            rows = rows[np.lexsort((-id_rank[rows], -scores))]
+        return dict(zip(rows.tolist(), range(1, len(rows) + 1), strict=True))
 
     def _first_irrelevant(self) -> dict[int, list[int]]:
         """The first hits of each query, in the state that training ended with; positives may be among them.
