@@ -48,7 +48,7 @@ from hardneg.report.measured import training_ranks
 from hardneg.report.opened import Opened
 from hardneg.report.shapes import grouped, in_time, kind_of, lines, short
 from hardneg.report.table import NotMeant, NotRecorded, Table
-from hardneg.report.verdict import MINE, MINE_FIRST, verdict
+from hardneg.report.verdict import AUDIT, MINE, MINE_FIRST, verdict
 from hardneg.search.runs import load_run, save_run
 from hardneg.storage.artifacts import read_manifest
 from hardneg.storage.lease import lease
@@ -270,6 +270,14 @@ def test_training_that_changed_nothing_was_too_short():
     dev = {"untrained": 0.5, "step-1": 0.5, "last": 0.5}
     told = results(comparison(0.0, 1.0), kept={"state": "untrained", "of": dev})
     assert verdict(told).advice[0] == "Train longer: on dev, no state differs from the untrained model."
+
+
+def test_states_that_tie_are_not_called_better_or_too_short():
+    """The last state is as good as an earlier one; or all are perfect on dev, and none can be better."""
+    tie = {"untrained": 0.3, "episode-1": 0.5, "last": 0.5}
+    assert verdict(results(comparison(0.1, 0.01), kept={"state": "last", "of": tie})).advice == (AUDIT,)
+    perfect = {"untrained": 1.0, "step-1": 1.0, "last": 1.0}
+    assert verdict(results(comparison(0.1, 0.01), kept={"state": "untrained", "of": perfect})).advice == (AUDIT,)
 
 
 def test_the_untrained_model_is_not_compared_with_itself():

@@ -307,8 +307,9 @@ def _of_settings(rows: list[Any], kept: Mapping[str, Any]) -> list[str]:
 
 def _of_training(rows: list[Any], kept: Mapping[str, Any]) -> list[str]:
     dev = dict(kept.get("of", {}))
-    if len(dev) > 1 and len(set(dev.values())) == 1:
-        return ["Train longer: on dev, no state differs from the untrained model."]
+    if len(dev) > 1 and len(set(dev.values())) == 1:  # at 1, no state can be better
+        below = min(dev.values()) < 1
+        return ["Train longer: on dev, no state differs from the untrained model."] if below else []
     row = next((row for row in rows if row["b"] == UNTRAINED), rows[0])
     if kept.get("state") == UNTRAINED or _kind(row) == "worse":
         return ["Try a lower learning rate, other negatives or more data: training did not help."]
@@ -322,7 +323,7 @@ def _of_training(rows: list[Any], kept: Mapping[str, Any]) -> list[str]:
         ]
     if best == last:
         return ["Train longer, or go on from this model: dev was best in the last state, so it may still rise."]
-    if kept.get("state") == LAST:
+    if kept.get("state") == LAST and dev[best] > dev[last]:
         return [
             f"Set keep=best: on dev, {best} was better ({dev[best]:.3f}) than the last state ({dev[last]:.3f})."
         ]
