@@ -272,6 +272,14 @@ def test_training_that_changed_nothing_was_too_short():
     assert verdict(told).advice[0] == "Train longer: on dev, no state differs from the untrained model."
 
 
+@pytest.mark.parametrize(("queries", "tests", "told"), [(5, 1, "no"), (6, 1, "only large"), (6, 2, "no")])
+def test_few_queries_cannot_tell_any_difference(queries, tests, told):
+    """The least p of five queries is 2 / 2^5 = 0.0625; two tests of six queries have 2 * 2 / 2^6."""
+    rows = [comparison(0.5, 0.0625, against=name) for name in ("untrained", "bm25")[:tests]]
+    (line,) = (one for one in verdict(results(*rows), queries=queries).advice if "more queries" in one)
+    assert f"with {queries}, {told} difference" in line
+
+
 def test_states_that_tie_are_not_called_better_or_too_short():
     """The last state is as good as an earlier one; or all are perfect on dev, and none can be better."""
     tie = {"untrained": 0.3, "episode-1": 0.5, "last": 0.5}

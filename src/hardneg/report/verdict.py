@@ -257,7 +257,9 @@ def _advice(
     ]
     unsure = _kind(rows[0]) == "unsure" and not is_same(rows[0], kept)
     if queries is not None and queries < FEW_QUERIES and unsure:
-        found.append(f"Measure on more queries: with {queries:,}, only large differences can be told from chance.")
+        many = queries > 0 and least_p(results, rows[0], queries) <= SURE
+        which = "only large differences" if many else "no difference"
+        found.append(f"Measure on more queries: with {queries:,}, {which} can be told from chance.")
     if dev_passages and results.get("compared_on") == "dev":
         found.append(_too_high(dev_passages))
     steps = results.get("forgetting") or []
@@ -271,6 +273,15 @@ def _advice(
             f" {worst['after']}{rose}; {remedy} may keep more of them."
         )
     return found
+
+
+def least_p(results: Mapping[str, Any], row: Mapping[str, Any], queries: int) -> float:
+    """The lowest p that a test of so many queries can have, after the correction for all tests of its measure.
+
+    The test counts the signs of the queries' differences, of which two patterns have the greatest sum.
+    """
+    tests = sum(one["measure"] == row["measure"] for one in results["comparisons"]) if "p_holm" in row else 1
+    return float(tests * 2 / 2**queries)
 
 
 def _of_in_batch(found: Beside | None) -> list[str]:
