@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -67,6 +68,11 @@ def p_text(p: float) -> str:
 def decimals(value: float) -> str:
     """A number with four decimals; if they would all be 0, as of a small p-value, in exponent form."""
     return f"{value:.0e}" if 0 < abs(value) < 5e-5 else f"{value:.4f}"
+
+
+def percent(share: float) -> str:
+    """A share in whole per cent; a half is rounded up, as charts round it, and not to the even number."""
+    return f"{math.floor(share * 100 + 0.5)}%"
 
 
 def cell(value: Any) -> str:

@@ -280,6 +280,13 @@ def test_few_queries_cannot_tell_any_difference(queries, tests, told):
     assert f"with {queries}, {told} difference" in line
 
 
+def test_the_advice_rounds_shares_as_charts_do():
+    rows = [{"before": "untrained", "after": "last", "forgotten": 0.325, "learned": 0.125}]
+    (line,) = (one for one in verdict(results(comparison(0.1, 0.01), forgetting=rows)).advice if "forg" in one)
+    assert "33% of the training queries fell" in line
+    assert "and 13% rose" in line
+
+
 def test_states_that_tie_are_not_called_better_or_too_short():
     """The last state is as good as an earlier one; or all are perfect on dev, and none can be better."""
     tie = {"untrained": 0.3, "episode-1": 0.5, "last": 0.5}

@@ -13,6 +13,7 @@ from typing import Any
 
 from hardneg.errors import SettingsError
 from hardneg.report.table import Table
+from hardneg.shown import percent
 
 COLOURS = (
     "#3d85c6",
@@ -313,7 +314,7 @@ def stacked(table: Table, *, y: str, x: str, by: str) -> Chart:
         end = 0.0
         for row in sorted(table.where(**{y: place}).records(), key=lambda row: names.index(row[by])):
             begin, end = end, end + row[x]
-            label = f"{short(row[by])} {row[x]:.0%}" if row[x] >= ROOM else ""
+            label = f"{short(row[by])} {percent(row[x])}" if row[x] >= ROOM else ""
             rows.append({**row, "begin": begin, "end": end, "middle": (begin + end) / 2, "label": label})
     base = alt.Chart(of_rows(rows)).encode(y=alt.Y(field=escaped(y), type="nominal", title=None, sort=None))
     scale = alt.Scale(domain=names, range=[tint(name, names) for name in names])

@@ -14,7 +14,7 @@ from hardneg.diagnostics.kept import (
     trained_before,
 )
 from hardneg.experiment.names import BM25, FINAL, LAST, RETRIEVED, STARTED, UNTRAINED
-from hardneg.shown import p_text
+from hardneg.shown import p_text, percent
 
 SURE = 0.05  # the highest p of a sure difference
 FEW_QUERIES = 200
@@ -267,9 +267,9 @@ def _advice(
         momentum = momentum_from is not None and steps.index(worst) >= momentum_from
         remedy = "more momentum (alpha) or a lower learning rate" if momentum else "a lower learning rate"
         before = "the untrained model" if worst["before"] in (UNTRAINED, STARTED) else worst["before"]
-        rose = f", and {worst['learned']:.0%} rose" if "learned" in worst else ""
+        rose = f", and {percent(worst['learned'])} rose" if "learned" in worst else ""
         found.append(
-            f"Look at forgetting: {worst['forgotten']:.0%} of the training queries fell from {before} to"
+            f"Look at forgetting: {percent(worst['forgotten'])} of the training queries fell from {before} to"
             f" {worst['after']}{rose}; {remedy} may keep more of them."
         )
     return found
