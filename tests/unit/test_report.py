@@ -46,6 +46,7 @@ from hardneg.report.lists import mined_pool, mined_run, part_of, without_positiv
 from hardneg.report.make import about, make, write
 from hardneg.report.measured import training_ranks
 from hardneg.report.opened import Opened
+from hardneg.report.refreshed import REFRESHED
 from hardneg.report.shapes import grouped, in_time, kind_of, lines, short
 from hardneg.report.table import NotMeant, NotRecorded, Table
 from hardneg.report.verdict import AUDIT, MINE, MINE_FIRST, verdict
@@ -285,6 +286,15 @@ def test_the_advice_rounds_shares_as_charts_do():
     (line,) = (one for one in verdict(results(comparison(0.1, 0.01), forgetting=rows)).advice if "forg" in one)
     assert "33% of the training queries fell" in line
     assert "and 13% rose" in line
+
+
+def test_captions_say_what_counts_as_met_before():
+    """New candidates are in no list of BM25's either; `other` is a class of both charts of composition."""
+    says = {one.name: one.says for one in FIGURES}
+    for captions in (says, {name: words["says"] for name, words in REFRESHED.items() if "says" in words}):
+        assert "neither BM25's list (where it was kept) nor" in captions["new_negatives"]
+        for name in ("composition", "composition_of_pools"):
+            assert "`other` was first met in a pool, such as random draws." in captions[name]
 
 
 def test_states_that_tie_are_not_called_better_or_too_short():

@@ -179,7 +179,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "Mined candidates by the list in which their query met them first (ANCE-Tele, Figures 5 and 10): BM25's,"
         " the query candidates of an episode (Q1, Q2, …) or its lookahead candidates (L1, L2, …). `adore` has"
         " them of the first model (episode 1) and of states on the way (step-4, …). Where BM25's lists were kept"
-        " of a sample of the queries, all shares are of these queries.",
+        " of a sample of the queries, all shares are of these queries. `other` was first met in a pool, such as"
+        " random draws.",
         negatives.composition_table,
         charts.composition_chart,
     ),
@@ -190,7 +191,7 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "Training negatives by the list in which their query met them first (ANCE-Tele, Figure 9); a list of an"
         " older episode does not say that momentum carried them over, which the table of pools and momentum"
         " counts. Where the candidates' lists are gone, or a pool is not drawn from them, the source that drew a"
-        " negative stands for them.",
+        " negative stands for them. `other` was first met in a pool, such as random draws.",
         negatives.pools_table,
         charts.composition_chart,
     ),
@@ -205,8 +206,9 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "new_negatives",
         "Negatives",
         "New negatives near d+",
-        "Candidates that no episode had before, and how many of them were neighbours of the positive (d+) in the"
-        " episode before: lookahead could have mined these an episode earlier (ANCE-Tele, Figures 7 and 10).",
+        "Candidates that neither BM25's list (where it was kept) nor an episode had before, and how many of them"
+        " were neighbours of the positive (d+) in the episode before: lookahead could have mined these an episode"
+        " earlier (ANCE-Tele, Figures 7 and 10).",
         negatives.new_table,
         charts.new_chart,
     ),

@@ -14,16 +14,19 @@ REFRESHED: Mapping[str, Mapping[str, Any]] = {
         "says": "Mined candidates by the list in which their query met them first (ANCE-Tele, Figures 5 and 10):"
         " BM25's, the query candidates of a refresh (Q0, Q1, …) or its lookahead candidates (L0, L1, …). Refresh 0"
         " mined before the first step; `adore` has states on the way (step-4, …), too. Where BM25's lists were"
-        " kept of a sample of the queries, all shares are of these queries."
+        " kept of a sample of the queries, all shares are of these queries. `other` was first met in a pool, such"
+        " as random draws."
     },
     "composition_of_pools": {
         "says": "Training negatives by the list in which their query met them first (ANCE-Tele, Figure 9). Where"
-        " the candidates' lists are gone, the source that drew a negative stands for them."
+        " the candidates' lists are gone, the source that drew a negative stands for them. `other` was first met"
+        " in a pool, such as random draws."
     },
     "momentum": {"title": "Pools", "says": "The size of the pool of each refresh."},
     "new_negatives": {
-        "says": "Candidates that no refresh had before, and how many of them were neighbours of the positive (d+)"
-        " in the refresh before: lookahead could have mined these a refresh earlier (ANCE-Tele, Figures 7 and 10)."
+        "says": "Candidates that neither BM25's list (where it was kept) nor a refresh had before, and how many of"
+        " them were neighbours of the positive (d+) in the refresh before: lookahead could have mined these a"
+        " refresh earlier (ANCE-Tele, Figures 7 and 10)."
     },
     "swing": {
         "says": "Candidates that are in, out in the next refresh, and in again in the one after (ANCE-Tele, Figure"
