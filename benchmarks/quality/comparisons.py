@@ -1,4 +1,4 @@
-"""Paired tests over queries between contenders on test, corrected together."""
+"""Paired tests over queries between contenders on test."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Tested:
 
 
 def tests_of(known: Known, groups: Sequence[Group]) -> list[Tested]:
-    """All tests of the page, corrected together."""
-    return corrected([one for group in groups for one in tests_of_group(known, group, MEASURES[0])])
+    """All tests of models alone, not corrected yet: the page corrects them together with those of fused runs."""
+    return [one for group in groups for one in tests_of_group(known, group, MEASURES[0])]
 
 
 def tests_of_group(known: Known, group: Group, measure: str) -> list[Tested]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from quality.cells import BM25, MEASURES, UNTRAINED, Outcome
-from quality.comparisons import Tested, by_seed, corrected, for_each, on_shared_seeds
+from quality.comparisons import Tested, by_seed, for_each, on_shared_seeds
 from quality.groups import OURS, PLAINEST, Group, Known, contenders_of, of_contender, reference
 
 
@@ -16,8 +16,8 @@ def fused_of(known: Known, group: Group, contender: str) -> list[Outcome]:
 
 
 def tests_of_fusion(known: Known, groups: Sequence[Group]) -> list[Tested]:
-    """All tests of fused runs, corrected together."""
-    return corrected([one for group in groups for one in tests_of_group(known, group) if one is not None])
+    """All tests of fused runs, not corrected yet: the page corrects them together with those of models alone."""
+    return [one for group in groups for one in tests_of_group(known, group) if one is not None]
 
 
 def tests_of_group(known: Known, group: Group) -> Iterator[Tested | None]:

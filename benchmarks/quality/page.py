@@ -11,7 +11,7 @@ import numpy as np
 from harness import difference, insert, table
 
 from quality.cells import BM25, DEPTH, MEASURES, UNTRAINED, Outcome
-from quality.comparisons import Tested, tests_of, told_fact
+from quality.comparisons import Tested, corrected, tests_of, told_fact
 from quality.fused import fused_of, tests_of_fusion
 from quality.groups import PLAINEST, Group, Known, contenders_of, groups_of, of_contender, reference
 from quality.rule import GRID, LEAST, LOOKING, LOOKS, PACE_STEPS
@@ -68,8 +68,7 @@ FUSION = f"""## Fused with BM25
 
 A model's run and BM25's, {DEPTH} hits of each query, as
 `hardneg fuse --method linear --tune dev --measure {MEASURES[0]}` fuses them: the weights, multiples of 0.1 that
-add up to 1, are the best on dev. Holm over the tests of this section. Cells that were made before this was asked
-are missing."""
+add up to 1, are the best on dev. Cells that were made before this was asked are missing."""
 
 
 def write(path: Path, outcomes: Iterable[Outcome], kept: Path | None = None) -> None:
@@ -82,13 +81,13 @@ def tables(known: Known) -> str:
     groups = groups_of(known)
     if not groups:
         return EMPTY
-    tests = tests_of(known, groups)
+    tests, of_fused = all_tests(known, groups)
     parts = ["## Result\n\n" + summary(tests)]
     for group in groups:
         told = [row for row in tests if row.group == group]
         parts.append(f"## {group.title}\n\n{figures(known, group)}")
         parts += [tests_table(told)] if told else []
-    parts += fusion(known, groups)
+    parts += fusion(known, groups, of_fused)
     parts += ["## Where the time goes\n\n" + times(known), "## Machine\n\n" + machines(known)]
     return "\n\n".join(parts)
 
@@ -137,6 +136,13 @@ def spread(values: Sequence[float]) -> str:
 # ---------------------------------------------------------------- tests
 
 
+def all_tests(known: Known, groups: Sequence[Group]) -> tuple[list[Tested], list[Tested]]:
+    """The tests of models alone and those of fused runs, corrected for all tests of the page."""
+    alone, fused = tests_of(known, groups), tests_of_fusion(known, groups)
+    every = corrected([*alone, *fused])
+    return every[: len(alone)], every[len(alone) :]
+
+
 def tests_table(tests: Sequence[Tested]) -> str:
     """The tests of a group."""
     lines = [
@@ -177,9 +183,8 @@ def verdict(tests: Sequence[Tested]) -> str:
 # ---------------------------------------------------------------- with BM25
 
 
-def fusion(known: Known, groups: Sequence[Group]) -> list[str]:
+def fusion(known: Known, groups: Sequence[Group], tests: Sequence[Tested]) -> list[str]:
     """The table of models whose runs were fused with BM25's; empty if there is none."""
-    tests = tests_of_fusion(known, groups)
     parts = [FUSION] if tests else []
     for group in groups:
         lines = []
