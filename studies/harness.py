@@ -119,7 +119,10 @@ class Study:
 
     def is_done(self, step: str) -> bool:
         """Whether a step need not be executed: it is finished in the folder, or kept."""
-        return (self.folder / step / "results.json").is_file() or self._kept(step) is not None
+        finished = (self.folder / step / "results.json").is_file()
+        if finished and step in self.plan:
+            self._check(self.plan[step])
+        return finished or self._kept(step) is not None
 
     def outcome(self, step: str) -> Outcome | None:
         """The outcome of a step, from the study's folder or kept from an earlier run; None if it has none yet."""
@@ -154,12 +157,28 @@ class Study:
         return found if ours else None
 
     def _check(self, step: Step) -> None:
-        """Refuse a folder of other settings: its figures would be shown as those of the step."""
+        """Refuse a folder of another experiment: its figures would be shown as those of the step."""
         file = self.folder / step.name / "settings.json"
-        was = json.loads(file.read_text()).get("result_settings", {})
-        for key, value in {**self.common, **step.settings}.items():
+        record = json.loads(file.read_text())
+        was = record.get("result_settings", {}) | self._begun_with(step, record)
+        planned = {**self.common, **step.settings, "recipe": step.recipe, "model": self._base(step)}
+        if "collection" in was:
+            planned["collection"] = self.source.collection.digest
+        for key, value in planned.items():
             if was.get(key, value) != value:
                 raise SystemExit(f"{file}: made with {key} = {was[key]}, not {value}; give another --out")
+
+    def _base(self, step: Step) -> str:
+        """The name of the model that a step starts from."""
+        return called(self.model) if step.model is None else f"{step.model}/model"
+
+    def _begun_with(self, step: Step, record: Mapping[str, Any]) -> dict[str, str]:
+        """The recipe, model and collection that an experiment's record tells."""
+        base, inputs = (record.get("base_model") or {}).get("model"), record.get("inputs", {})
+        told = {"recipe": record.get("recipe"), "collection": inputs.get("collection")}
+        if base is not None:  # the model of another step may be deleted, so its path alone says which one it was
+            told["model"] = called(base) if step.model is None else "/".join(Path(base).parts[-2:])
+        return {name: value for name, value in told.items() if value is not None}
 
     def _check_collection(self, found: Outcome) -> None:
         """Refuse to show outcomes of two collections together: their queries are not the same."""

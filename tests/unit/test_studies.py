@@ -261,6 +261,42 @@ def test_a_folder_of_other_settings_is_refused(study, collection, known):
         known().outcomes()
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("model", "/models/other"), ("recipe", "warmup"), ("collection", "0" * 64)]
+)
+def test_a_folder_of_another_model_recipe_or_collection_is_refused(study, collection, known, key, value):
+    """Its figures would be shown and kept as those of the model and collection that the command names."""
+    name = "reinit-tele-seed-42"
+    experiment(study, collection, name, [1, 2, 3, 6])
+    file = study.folder / name / "settings.json"
+    settings = json.loads(file.read_text())
+    begun = {"recipe": "ance-tele", "model": "M", "collection": collection.digest}
+
+    def tell(told):
+        record = {"recipe": told["recipe"], "inputs": {"collection": told["collection"]}}
+        file.write_text(json.dumps({**settings, **record, "base_model": {"model": told["model"]}}))
+
+    tell(begun)
+    assert list(known().outcomes()) == [name]
+    tell(begun | {key: value})
+    for look in (lambda: known().outcomes(), lambda: known().is_done(name)):
+        with pytest.raises(SystemExit, match=rf"settings\.json: made with {key} = .*; give another --out"):
+            look()
+
+
+def test_a_later_step_knows_the_model_of_the_step_before_though_it_is_deleted(harness, study, collection):
+    step = harness.Step("later", "warmup", {}, model="first")
+    experiment(study, collection, "later", [1, 2, 3, 6])
+    file = study.folder / "later/settings.json"
+    for base, well in (("/elsewhere/study/first/model", True), ("/elsewhere/study/second/model", False)):
+        file.write_text(json.dumps({"recipe": "warmup", "base_model": {"model": base}}))
+        if well:
+            assert study.planning([step]).is_done("later")
+        else:
+            with pytest.raises(SystemExit, match="made with model = second/model, not first/model"):
+                study.planning([step]).is_done("later")
+
+
 def test_outcomes_of_two_collections_are_not_told_together(study, collection, known, tmp_path):
     experiment(study, collection, "reinit-tele-seed-42", [1, 2, 3, 6])
     kept = tmp_path / "ablation.jsonl"
