@@ -181,11 +181,12 @@ bench-import: $(VENV)/.bench
 	$(BIN)/python benchmarks/importing.py --passages 8841823 --repeats 1
 
 # docs/studies/NAME.jsonl keeps the outcome of every experiment. A study runs only the experiments that are not there,
-# and makes its page from all outcomes. OPTIONS=--anew runs all experiments, OPTIONS=--only-report none.
+# and makes its page from all outcomes. OPTIONS=--anew runs also those that are there, but none that is
+# finished in the study's folder: give a new one with STUDY=folder. OPTIONS=--only-report runs none.
 STUDIES := docs/studies
 
 study-ablation: $(VENV)/.base
-	@echo "42 experiments, all kept: the page in seconds. OPTIONS=--anew: 15 minutes each of one old core (JOBS=2 STUDY=folder)"
+	@echo "42 experiments, all kept: the page in seconds. JOBS=2 STUDY=new-folder OPTIONS=--anew: 15 minutes each of one old core"
 	$(BIN)/python studies/ablation.py --out $(or $(STUDY),runs/ablation) --data $(DATA) --jobs $(JOBS) \
 		--kept $(STUDIES)/ablation.jsonl --report $(STUDIES)/ablation.md --threads 1 $(OPTIONS)
 

@@ -67,8 +67,8 @@ training and other shares change?
 
 [ablation.jsonl.gz](ablation.jsonl.gz) has the outcome of every experiment for each test query.
 `make study-ablation OPTIONS=--only-report` makes every table, interval and p value below from it in seconds.
-Without the option the experiments that are not in it are run first; `make study-ablation OPTIONS=--anew` runs all
-of them again.
+Without the option the experiments that are not in it are run first. All of them are run again by
+`make study-ablation STUDY=FOLDER OPTIONS=--anew` with a new folder.
 """
 
 NOT_TESTED = (

@@ -411,7 +411,11 @@ def command_line(description: str, options: Options) -> argparse.ArgumentParser:
     parser.add_argument(
         "--kept", type=Path, help="outcomes from before (JSON lines), not executed again; new ones are added"
     )
-    parser.add_argument("--anew", action="store_true", help="run also experiments whose outcomes are kept")
+    parser.add_argument(
+        "--anew",
+        action="store_true",
+        help="run also experiments whose outcomes are kept; what is finished in --out stays",
+    )
     options(parser)
     return parser
 

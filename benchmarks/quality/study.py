@@ -304,7 +304,9 @@ def command_line() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="print the cells and which are done")
     parser.add_argument("--estimate", action="store_true", help="print how many hours the missing cells take")
     parser.add_argument("--only-report", action="store_true", help="run nothing")
-    parser.add_argument("--anew", action="store_true", help="run what is kept, too; it replaces what is kept")
+    parser.add_argument(
+        "--anew", action="store_true", help="run also cells that are kept, and replace them; those in --out stay"
+    )
     return parser
 
 

@@ -344,7 +344,7 @@ def test_cells_of_other_options_are_refused_and_change_nothing_that_is_kept(
     assert (tmp_path / "kept.jsonl").read_bytes() == kept
 
 
-def test_only_anew_replaces_what_is_kept(quality, asked, tmp_path):
+def test_only_anew_replaces_what_is_kept(quality, asked, tmp_path, capsys):
     cells, study, (make, words) = quality("cells"), quality("study"), asked
     make(tmp_path / "a")
     assert study.main([*words, "--out", str(tmp_path / "a"), "--only-report"]) == 0
@@ -355,6 +355,9 @@ def test_only_anew_replaces_what_is_kept(quality, asked, tmp_path):
     assert cells.read_kept(tmp_path / "kept.jsonl") == kept
     assert study.main([*words, "--out", str(tmp_path / "a"), "--only-report", "--anew"]) == 0
     assert {one.seconds for one in cells.read_kept(tmp_path / "kept.jsonl").values()} == {1.0}
+    for folder, missing in (("a", 0), ("none", 8)):  # what is kept is run again, what lies in the folder stays
+        assert study.main([*words, "--out", str(tmp_path / folder), "--anew", "--list"]) == 0
+        assert f"{missing} of 8 cells are missing" in capsys.readouterr().out
 
 
 def test_cells_that_nobody_asked_for_are_not_kept(quality, asked, tmp_path):

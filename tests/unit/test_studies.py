@@ -253,6 +253,20 @@ def test_outcomes_of_other_settings_do_not_count(study, collection, known, tmp_p
     assert len(known("--reinit-layers", "2", kept=kept).outcomes()) == 0
 
 
+def test_anew_runs_what_is_kept_but_not_what_is_finished_in_the_folder(
+    harness, study, collection, known, tmp_path
+):
+    """So a study that is run anew goes on where it was stopped; the help says that it needs a new folder."""
+    name, kept = "reinit-tele-seed-42", tmp_path / "ablation.jsonl"
+    experiment(study, collection, name, [1, 2, 3, 6])
+    known().save(kept)
+    assert known("--anew", kept=kept).is_done(name)
+    study.folder.rename(tmp_path / "elsewhere")
+    assert not known("--anew", kept=kept).is_done(name)
+    said = " ".join(harness.command_line("", lambda parser: None).format_help().split())
+    assert "what is finished in --out stays" in said
+
+
 def test_a_folder_of_other_settings_is_refused(study, collection, known):
     experiment(study, collection, "reinit-tele-seed-42", [1, 2, 3, 6])
     assert known().outcomes()["reinit-tele-seed-42"].settings["queries_per_step"] == 8
