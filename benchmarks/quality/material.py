@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from hardneg.storage.digests import cached_digest, digest_json
 from quality.cells import ANEW, FULL, Cell
 
 LENGTH = 64
@@ -77,27 +78,36 @@ def drawn(queries: dict[str, Any], n: int, seed: int) -> dict[str, Any]:
 
 def base_folder(model: str, start: str, length: int, folder: Path) -> Path:
     """The model to start from: normalised vectors, texts cut at ``length``, top layers drawn anew or not."""
-    place = folder / f"{start}-{length}"
+    from hardneg.models.pretrained import locate
+    from hardneg.models.source import ModelSource
+
+    source = locate(model, ModelSource(model))
+    name = f"{start}-{length}-{source.name}-{digest_of(source)[:12]}"
+    place = folder / name
     if (place / "modules.json").is_file():
         return place
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Normalize
 
-    from hardneg.models.pretrained import locate
     from hardneg.models.reinit import layers_of, reinitialize
-    from hardneg.models.source import ModelSource
 
-    base = SentenceTransformer(str(locate(model, ModelSource(model))), device="cpu")
+    base = SentenceTransformer(str(source), device="cpu")
     base.max_seq_length = length
     if not isinstance(base[-1], Normalize):
         base.append(Normalize())
     if start == ANEW:
         transformer: Any = base[0].auto_model
         reinitialize(transformer, min(ANEW_LAYERS, len(layers_of(transformer)) - 1), seed=ANEW_SEED)
-    draft = folder / f".{start}-{length}"
+    draft = folder / f".{name}"
     base.save_pretrained(str(draft))
     draft.rename(place)
     return place
+
+
+def digest_of(model: Path) -> str:
+    """The digest of all files of a model, by which one folder of a study holds the material of several."""
+    files = sorted(path for path in model.rglob("*") if path.is_file())
+    return digest_json([[path.relative_to(model).as_posix(), cached_digest(path)] for path in files])
 
 
 def pool_file(collection: Path, passages: int) -> Path:

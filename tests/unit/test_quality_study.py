@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from hardneg.api import recipes
-from worlds.tiny_world import tiny_collection
+from worlds.tiny_world import tiny_collection, tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -276,6 +277,22 @@ def test_all_train_choose_and_are_judged_by_the_same_queries(quality, tmp_path):
     )
     assert len(corpus) == 120
     assert len(dev[0]) == 16
+
+
+def test_a_folder_holds_the_models_of_several_commands(quality, tmp_path):
+    """Else the cells of another model would train and test the first one."""
+    pytest.importorskip("sentence_transformers")
+    collection = tiny_collection(tmp_path / "whole")
+    sources = [tiny_model(tmp_path / name / "bert", collection, seed=seed) for seed, name in enumerate("ab")]
+    made = [
+        quality("material").base_folder(source, "as-is", 16, tmp_path / "models")
+        for source in (*sources, sources[0])
+    ]
+    assert made[0] == made[2] != made[1]
+    assert all(place.name.startswith("as-is-16-bert-") for place in made)
+    for source, place in zip(sources, made, strict=False):
+        was, now = (load_file(Path(folder) / "model.safetensors") for folder in (source, place))
+        assert all((was[name] == now[name]).all() for name in was)
 
 
 def test_what_is_missing_is_listed_and_estimated(quality, known, tmp_path, capsys):
