@@ -325,6 +325,11 @@ def processor_seconds() -> float:
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
+def told_threads() -> int:
+    """The number of threads that the process of a contender was told, for libraries that must be told it again."""
+    return int(os.environ.get("OMP_NUM_THREADS", "2"))
+
+
 def _set_threads(threads: int) -> None:
     if "torch" in sys.modules:  # a contender that does not use torch need not load it
         sys.modules["torch"].set_num_threads(threads)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from contest import Contest, Run, main
+from contest import Contest, Run, main, told_threads
 from material import MODEL, docs, model_folder, passages, queries, some
 
 SIZE = {"queries": 200, "passages": 400, "negatives": 30}
@@ -29,7 +29,7 @@ def hardneg(size: Mapping[str, Any]) -> Run:
     from hardneg import Collection, mine
     from hardneg.process.cpu import tune
 
-    tune(int(size["threads"]) if "threads" in size else 2)
+    tune(told_threads())
     asked, texts, positives = task(size)
     made = Path(tempfile.mkdtemp())
     collection = Collection.from_lists(

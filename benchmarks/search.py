@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from contest import Contest, NotHere, Run, main
+from contest import Contest, NotHere, Run, main, told_threads
 
 if TYPE_CHECKING:
     from hardneg.search.proposals import Precision
@@ -80,7 +80,7 @@ def hardneg_old(size: Mapping[str, Any]) -> Run:
 def faiss(size: Mapping[str, Any]) -> Run:
     import faiss
 
-    faiss.omp_set_num_threads(int(size.get("threads", 2)))
+    faiss.omp_set_num_threads(told_threads())
     queries, passages = vectors(size)
     index = faiss.IndexFlatIP(size["dim"])
     index.add(passages.astype(np.float32))

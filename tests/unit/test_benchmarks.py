@@ -217,3 +217,18 @@ def test_small_runs_pass_their_gates(contest, monkeypatch, name):
     with pytest.raises(AssertionError):
         module.gate({"hardneg": arrays, "again": worse})
     del sys.modules[name]
+
+
+def test_faiss_and_mining_have_the_threads_of_all_contenders(contest, monkeypatch):
+    """faiss took two, and mining tuned for two, whatever --threads said."""
+    faiss, told = pytest.importorskip("faiss"), []
+    search, mine = (importlib.import_module(name) for name in ("search", "mine"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setattr(faiss, "omp_set_num_threads", told.append)
+    search.faiss({"passages": 50, "queries": 2, "searches": 1, "dim": 4, "k": 3})
+    monkeypatch.setattr("hardneg.process.cpu.tune", told.append)
+    monkeypatch.setattr(mine, "task", lambda size: ([], [], np.zeros(0, int)))
+    monkeypatch.setattr("hardneg.Collection.from_lists", lambda *_, **__: None)
+    mine.hardneg({})
+    assert told == [3, 3]
+    del sys.modules["search"], sys.modules["mine"]
