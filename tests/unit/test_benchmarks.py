@@ -232,3 +232,15 @@ def test_faiss_and_mining_have_the_threads_of_all_contenders(contest, monkeypatc
     mine.hardneg({})
     assert told == [3, 3]
     del sys.modules["search"], sys.modules["mine"]
+
+
+@pytest.mark.parametrize("fact", ["loss", "norm"])
+def test_contenders_that_train_agree_in_loss_and_gradient(contest, fact):
+    pairs = importlib.import_module("pairs")
+    ours = {"loss": np.array(2.0), "norm": np.array(3.0)}
+    theirs = ours | {fact: ours[fact] * 1.01}
+    assert pairs.gate({"hardneg float32": ours, "peer float32": ours}) == {"loss": 2.0, "norm": 3.0}
+    assert pairs.gate({"hardneg bfloat16": ours, "peer bfloat16": theirs})
+    with pytest.raises(AssertionError, match="peer float32"):
+        pairs.gate({"hardneg float32": ours, "peer float32": theirs})
+    del sys.modules["pairs"], sys.modules["train"]
