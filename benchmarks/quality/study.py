@@ -410,7 +410,7 @@ def done_of(chosen: argparse.Namespace, cells: Sequence[Cell]) -> set[Cell]:
     return {*here, *kept}
 
 
-def in_folder(chosen: argparse.Namespace, cells: Sequence[Cell]) -> Known:
+def in_folder(chosen: argparse.Namespace, cells: Sequence[Cell]) -> dict[Cell, Outcome]:
     """The outcomes in the study's folder that the command line asks for."""
     found = read_cells(chosen.out)
     return {cell: found[cell] for cell in cells if cell in found}
@@ -418,8 +418,10 @@ def in_folder(chosen: argparse.Namespace, cells: Sequence[Cell]) -> Known:
 
 def check_conditions(option: str, place: Path, known: Known, chosen: argparse.Namespace) -> None:
     """Refuse outcomes that were made under other conditions than those of the command line."""
-    study = study_of(chosen) if known else None
-    for cell, one in known.items() if study else ():
+    if not known:
+        return
+    study = study_of(chosen)
+    for cell, one in known.items():
         asked = study.conditions(cell)
         if name := unlike(one.facts, asked):
             what = f"made with {name} = {told_fact(one.facts, name)}, not {told_fact(asked, name)}"
