@@ -236,10 +236,11 @@ study-indexes: $(VENV)/.base
 
 study-quality: $(VENV)/.dev
 	@echo "hardneg and sentence-transformers in equal time: a month on 2 cores as a whole (OPTIONS=--estimate)"
-	@echo "(make DATA=pydocs,qa:FOLDER,beir:FOLDER STUDY=folder OPTIONS='--sizes full --starts as-is --minutes 10"
-	@echo "--kept folder/kept.jsonl --report folder/page.md': 20 hours; the kept pages name their own options)"
+	@echo "(make DATA=pydocs,qa:FOLDER,beir:FOLDER STUDY=folder OPTIONS='--sizes full --starts as-is --minutes 10': 20 hours)"
+	@echo "The page is made in that folder. docs/studies/quality*.md name the options of their own cells."
+	@mkdir -p $(or $(STUDY),runs/quality)
 	$(BIN)/python benchmarks/quality --out $(or $(STUDY),runs/quality) --data $(DATA) --jobs $(JOBS) \
-		--kept $(STUDIES)/quality.jsonl --report $(STUDIES)/quality.md $(OPTIONS)
+		--kept $(or $(STUDY),runs/quality)/kept.jsonl --report $(or $(STUDY),runs/quality)/page.md $(OPTIONS)
 
 clean:
 	rm -rf $(VENV) $(DEMO) $(DEMO)-tiny $(TESTS_DIR) build dist site src/*.egg-info .pytest_cache .ruff_cache .mypy_cache

@@ -395,7 +395,7 @@ def test_the_commands_of_a_page_are_those_of_its_cells(quality, tmp_path, capsys
     for folder, data, options in commands:
         assert folder == f"runs/quality{part or '-64'}"
         data = re.sub(r"FOLDER/", "", data or "pydocs").replace("FOLDER", "wiki_openqa")
-        words = ["--out", str(tmp_path), "--data", data, "--kept", str(ROOT / "docs/studies/quality.jsonl")]
+        words = ["--out", str(tmp_path), "--data", data]
         words += options.replace("docs/", f"{ROOT}/docs/").split()
         assert study.main([*words, "--list"]) == 0
         asked.update(line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("done"))
