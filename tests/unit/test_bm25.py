@@ -7,16 +7,18 @@ import io
 import json
 import math
 import re
+import tracemalloc
 from types import SimpleNamespace
 
 import ir_measures
 import numpy as np
 import pytest
 
-from hardneg.errors import ArtifactError, InputError, SettingsError
+from hardneg.errors import ArtifactError, InputError, ResourceError, SettingsError
+from hardneg.process.memory import limit_memory
 from hardneg.search import bm25
-from hardneg.search.bm25 import K1, B, bm25_run, bm25_texts, open_bm25
-from hardneg.storage.artifacts import verify
+from hardneg.search.bm25 import K1, KIND, B, bm25_run, bm25_texts, open_bm25
+from hardneg.storage.artifacts import Draft, verify
 
 WORDS = [
     "ash",
@@ -130,6 +132,46 @@ def test_postings_are_those_of_bm25s_bit_by_bit(tmp_path, monkeypatch):
     assert index.terms == tokenizer.get_vocab_dict()
     for ours, name in ((index.offsets, "indptr"), (index.rows, "indices"), (index.scores, "data")):
         np.testing.assert_array_equal(ours, built[name])
+
+
+@pytest.mark.parametrize(("tokens", "merged"), [(30, 1), (50, 7), (1000, 100)])
+def test_an_index_built_in_blocks_has_the_same_bytes(tmp_path, monkeypatch, tokens, merged):
+    c = random_collection(300, seed=2)
+    c.texts[7] = c.texts[150] = c.texts[-1] = "the"  # no term at all
+    c.texts[200] = " ".join(f"late{i}" for i in range(60))  # a block of terms that no other has
+    open_bm25(c, tmp_path / "whole")
+    monkeypatch.setattr(bm25, "TOKENS", tokens)
+    monkeypatch.setattr(bm25, "FEWEST", 1)
+    monkeypatch.setattr(bm25, "MERGED", merged)
+    open_bm25(c, tmp_path / "blocks")
+    files = [{f.name: f.read_bytes() for f in (tmp_path / way / KIND).rglob("*.*")} for way in ("whole", "blocks")]
+    assert files[0] == files[1]
+    assert len(files[0]) == 5
+
+
+def test_memory_to_build_an_index_grows_with_a_block_not_with_the_tokens(tmp_path, monkeypatch):
+    c = random_collection(1)
+    c.texts[:] = [" ".join(np.roll(WORDS, i)) for i in range(20)] * 600
+    c.titles, c.n_passages = Column([""] * len(c.texts)), len(c.texts)
+    for name, value in {"TOKENS": 1 << 12, "FEWEST": 1 << 12, "MERGED": 1 << 12, "POSTINGS": 1 << 10}.items():
+        monkeypatch.setattr(bm25, name, value)
+    open_bm25(random_collection(5), tmp_path / "warm")
+    tracemalloc.start()
+    bm25._build(Draft(tmp_path), c, "english")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    tokens = 12_000 * len(WORDS)
+    assert np.load(tmp_path / "rows.npy").shape == (tokens,)
+    assert peak < 12 * tokens  # 38 bytes a token if all are held at once
+
+
+def test_an_index_needs_room_for_a_block_under_a_limit(tmp_path, monkeypatch):
+    limit_memory("1M")
+    try:
+        with pytest.raises(ResourceError, match="MEMORY_TOO_SMALL: building BM25's index needs 8 MiB"):
+            open_bm25(random_collection(), tmp_path)
+    finally:
+        limit_memory()
 
 
 def test_order_and_cut(tmp_path):

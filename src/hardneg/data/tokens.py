@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -28,7 +27,6 @@ from hardneg.storage.artifacts import (
     place_in,
     publish,
 )
-from hardneg.storage.disk import create
 from hardneg.storage.lease import LEASES, made_once
 
 KIND = "tokens"
@@ -300,7 +298,7 @@ def _build(path: Path, source: Texts, template: TextTemplate, tokenizer: Tokeniz
     pieces, cut = np.ones(total, np.int64), 0
     inputs = {"collection": source.digest, "tokenizer": template.tokenizer}
     with publish(path, KIND, settings=asdict(template), inputs=inputs, replace=True) as draft:
-        with _appending(draft / "ids.npy", _id_type(tokenizer)) as append:
+        with draft.appending("ids.npy", _id_type(tokenizer)) as append:
             for start in range(0, total, BLOCK):
                 end = min(start + BLOCK, total)
                 rows = np.arange(start, end)
@@ -387,23 +385,3 @@ def _strings(template: TextTemplate, tokenizer: Tokenizer) -> Callable[[list[str
 
 def _id_type(tokenizer: Tokenizer) -> type[np.unsignedinteger]:
     return np.uint16 if max(tokenizer.get_vocab().values()) < 1 << 16 else np.uint32
-
-
-@contextmanager
-def _appending(path: Path, dtype: type[np.generic]) -> Iterator[Callable[[Int32], None]]:
-    """Write an ``.npy`` vector of unknown length piece by piece."""
-    header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False}
-    written = 0
-    with create(path) as stream:
-        np.lib.format.write_array_header_1_0(stream, {**header, "shape": (0,)})
-        begin = stream.tell()
-
-        def append(values: Int32) -> None:
-            nonlocal written
-            stream.write(values.astype(dtype).tobytes())
-            written += len(values)
-
-        yield append
-        stream.seek(0)
-        np.lib.format.write_array_header_1_0(stream, {**header, "shape": (written,)})
-        assert stream.tell() == begin  # numpy leaves room in a header for its length to grow

@@ -17,18 +17,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.data.tokens import Texts
+from hardneg.process.memory import require, spare
 from hardneg.process.progress import counted, wait_for_another
 from hardneg.process.threads import usable_threads
-from hardneg.records import Float32, Int32, Int64, Run, offsets_of
+from hardneg.records import Float32, Int32, Int64, Run, offsets_of, spans
 from hardneg.search.analysers import facts_of, tokenizer_of
 from hardneg.search.runs import check_request, limited_run, part_of
-from hardneg.storage.artifacts import digest_json, is_published, load_array, open_artifact, publish, read_json
+from hardneg.storage.artifacts import (
+    Draft,
+    digest_json,
+    is_published,
+    load_array,
+    open_artifact,
+    publish,
+    read_json,
+)
+from hardneg.storage.disk import delete
 from hardneg.storage.lease import LEASES, made_once
 
 KIND = "bm25"
 ARRAYS = ("offsets", "rows", "scores")
 K1, B = 0.9, 0.4
 TEXTS = 1 << 16  # texts read at a time
+TOKENS, FEWEST = 1 << 23, 1 << 18  # the most tokens of a block whose postings are made together, and the fewest
+TOKEN = 32  # bytes of memory for a token of a block
+BLOCKS = "blocks"  # the folder of the postings of the blocks, which is deleted in the end
+MERGED = 1 << 21  # postings brought together at a time
 POSTINGS = 1 << 20  # postings scored at a time
 BLOCK = 32  # scores looked at together for the best
 SPARSE = 128  # a query with fewer than n / SPARSE postings is scored from these alone; n: all passages
@@ -37,6 +51,8 @@ ASKED = 4  # so many queries have the term, and
 SPREAD = 1 << 25  # the spread terms have at most so many scores together: 128 MiB
 COMPILED = 1 << 26  # queries times passages from which on it pays to load, or first compile, numba's code
 SMALLEST = np.finfo(np.float32).tiny
+
+Float64 = NDArray[np.float64]
 
 # How often a query has a term, where the term's postings begin and end, and its scores of all passages if spread.
 Posting = tuple[float, int, int, Float32 | None]
@@ -165,10 +181,7 @@ def _publish(
     path: Path, collection: Passages, language: str, settings: dict[str, Any], inputs: dict[str, str]
 ) -> None:
     with publish(path, KIND, settings=settings, inputs=inputs, replace=True) as draft:
-        terms, postings = _build(collection, language)
-        draft.json("terms.json", terms)
-        for name, values in zip(ARRAYS, postings, strict=True):
-            draft.array(f"{name}.npy", values)
+        _build(draft, collection, language)
 
 
 def search(index: Bm25Index, texts: Sequence[str], query_rows: Int32, k: int) -> Run:
@@ -192,38 +205,128 @@ def _passages(collection: Passages) -> Iterator[str]:
         yield from (f"{title} {text}" for title, text in zip(titles, texts, strict=True))
 
 
-def _build(collection: Passages, language: str) -> tuple[list[str], list[NDArray[Any]]]:
-    """The terms of a collection in order of appearance, and their postings: offsets, rows and scores."""
+@dataclass(frozen=True)
+class _Block:
+    """The terms of some passages in a row, and where the postings of each lie in the files of all blocks."""
+
+    terms: Int32  # [v] ascending
+    offsets: Int64  # [v + 1]
+
+
+def _build(draft: Draft, collection: Passages, language: str) -> None:
+    """Write the terms of a collection in order of appearance, and their postings: offsets, rows and scores.
+
+    The postings of a block of passages are made at a time and kept on the disk. In the end those of some terms at
+    a time are brought together. So memory holds one block, the terms, and some numbers for each passage.
+    """
+    terms, lengths, blocks = _write_blocks(draft, collection, language)
+    passages = np.zeros(len(terms), np.int64)  # that have a term
+    for block in blocks:
+        passages[block.terms] += spans(block.offsets)
+    offsets = offsets_of(passages)
+    draft.json("terms.json", terms)
+    draft.array("offsets.npy", offsets)
+    idf = np.log(1 + (len(lengths) - passages + 0.5) / (passages + 0.5)).astype(np.float32)
+    norm = K1 * (1 - B + B * lengths / lengths.mean()) if terms else np.zeros(0)
+    with (
+        draft.appending("rows.npy", np.int32) as add_rows,
+        draft.appending("scores.npy", np.float32) as add_scores,
+    ):
+        for first, last, rows, counts in _merged(draft, blocks, offsets):
+            add_rows(rows)
+            for scores in _scores(idf[first:last], norm, offsets[first : last + 1] - offsets[first], rows, counts):
+                add_scores(scores)
+    delete(draft.path / BLOCKS)
+
+
+def _write_blocks(draft: Draft, collection: Passages, language: str) -> tuple[list[str], Int32, list[_Block]]:
+    """Write the postings block by block; returns the terms, how many each passage [n] has, and the blocks."""
+    tokenizer = tokenizer_of(language)
+    tokens, lengths = array("i"), array("i")  # not lists: there may be millions of tokens
+    blocks: list[_Block] = []
+    done, most = 0, _tokens_at_once()
+    passages = counted(_passages(collection), "indexing for BM25", "passages", collection.n_passages)
+    with (
+        draft.appending(f"{BLOCKS}/rows.npy", np.int32) as add_rows,
+        draft.appending(f"{BLOCKS}/counts.npy", np.float32) as add_counts,
+    ):
+
+        def end_block() -> None:
+            terms, offsets, rows, counts = _counted(tokens, np.frombuffer(lengths, np.intc)[done:])
+            add_rows(rows + np.int32(done))
+            add_counts(counts)
+            blocks.append(_Block(terms, offsets + (blocks[-1].offsets[-1] if blocks else 0)))
+
+        for ids in tokenizer.streaming_tokenize(passages, update_vocab=True, allow_empty=False):
+            tokens.extend(ids)
+            lengths.append(len(ids))
+            if len(tokens) >= most:
+                end_block()
+                tokens, done, most = array("i"), len(lengths), _tokens_at_once()
+        if tokens:
+            end_block()
+    terms = list(tokenizer.get_vocab_dict())  # stems, in the order of their ids
+    return terms, np.frombuffer(lengths, np.intc), blocks
+
+
+def _tokens_at_once() -> int:
+    """How many tokens a block may have; raises :class:`ResourceError` if there is no room even for a small one."""
+    require(FEWEST * TOKEN, "building BM25's index")
+    return min(max(spare() // TOKEN, FEWEST), TOKENS)
+
+
+def _counted(tokens: array[int], lengths: Int32) -> tuple[Int32, Int64, Int32, Float32]:
+    """The terms [v] of a block, the offsets [v + 1] of their postings, and the rows and counts of these.
+
+    Rows count from the first passage of the block.
+    """
     from scipy.sparse import csr_array
 
-    tokenizer = tokenizer_of(language)
-    tokens, lengths = array("i"), array("i")  # not lists: there may be a thousand million tokens
-    passages = counted(_passages(collection), "indexing for BM25", "passages", collection.n_passages)
-    for ids in tokenizer.streaming_tokenize(passages, update_vocab=True, allow_empty=False):
-        tokens.extend(ids)
-        lengths.append(len(ids))
-    terms = list(tokenizer.get_vocab_dict())  # stems, in the order of their ids
-    if not terms:
-        return [], [np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32)]
+    ids = np.frombuffer(tokens, np.intc)
     rows = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
-    ones = np.ones(len(tokens), np.float32)
-    counts = csr_array((ones, (np.frombuffer(tokens, np.intc), rows)), shape=(len(terms), len(lengths)))
+    counts = csr_array((np.ones(len(ids), np.float32), (ids, rows)), shape=(ids.max() + 1, len(lengths)))
     counts.sum_duplicates()
-    scores = _scores(counts.indptr, counts.indices, counts.data, np.frombuffer(lengths, np.intc))
-    return terms, [counts.indptr.astype(np.int64), counts.indices.astype(np.int32), scores]
+    terms = np.flatnonzero(np.diff(counts.indptr)).astype(np.int32)
+    return terms, counts.indptr[np.append(terms, -1)].astype(np.int64), counts.indices, counts.data
 
 
-def _scores(offsets: NDArray[np.integer], rows: Int32, counts: Float32, lengths: Int32) -> Float32:
-    """The score [n] of each posting, whose term stands ``counts`` [n] times in ``lengths[row]`` terms."""
-    passages = np.diff(offsets)  # that have a term
-    idf = np.log(1 + (len(lengths) - passages + 0.5) / (passages + 0.5)).astype(np.float32)
-    norm = K1 * (1 - B + B * lengths / lengths.mean())
-    scores = np.empty(len(rows), np.float32)
+def _merged(draft: Draft, blocks: list[_Block], offsets: Int64) -> Iterator[tuple[int, int, Int32, Float32]]:
+    """The rows and counts of the postings of the terms from ``first`` to ``last``, some terms at a time.
+
+    Rows ascend within a block and from block to block; so those of a term ascend if its blocks follow each other.
+    """
+    if not blocks:
+        return
+    all_rows, all_counts = (load_array(draft.path / BLOCKS / f"{name}.npy") for name in ("rows", "counts"))
+    cuts = np.searchsorted(offsets, np.arange(0, offsets[-1], MERGED))
+    for first, last in pairwise(np.unique(np.append(cuts, len(offsets) - 1)).tolist()):
+        free = offsets[first:last] - offsets[first]  # the place of each term's next posting
+        rows = np.empty(offsets[last] - offsets[first], np.int32)
+        counts = np.empty(len(rows), np.float32)
+        for block in blocks:
+            low, high = np.searchsorted(block.terms, np.array([first, last], np.int32))
+            terms, begins = block.terms[low:high] - first, block.offsets[low : high + 1]
+            places = np.arange(begins[-1] - begins[0])
+            places += np.repeat(free[terms] - (begins[:-1] - begins[0]), spans(begins))
+            rows[places] = all_rows[begins[0] : begins[-1]]
+            counts[places] = all_counts[begins[0] : begins[-1]]
+            free[terms] += spans(begins)
+        yield first, last, rows, counts
+
+
+def _scores(idf: Float32, norm: Float64, offsets: Int64, rows: Int32, counts: Float32) -> Iterator[Float32]:
+    """The score of each posting, some postings at a time.
+
+    Parameters
+    ----------
+    idf, offsets : [v], [v + 1] of the terms.
+    norm : [n] of all passages: how much a passage's length weakens a term that stands in it.
+    rows, counts : [p] of the postings: the passage, and how often it has the term.
+    """
     for start in range(0, len(rows), POSTINGS):
         part = slice(start, start + POSTINGS)
         term = np.searchsorted(offsets, np.arange(start, start + len(rows[part])), side="right") - 1
-        scores[part] = idf[term] * (counts[part] / (norm[rows[part]] + counts[part]))
-    return scores
+        yield (idf[term] * (counts[part] / (norm[rows[part]] + counts[part]))).astype(np.float32)
 
 
 # ---------------------------------------------------------------- searching

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from hardneg.errors import ArtifactError, HardnegError, ResourceError, SettingsError
 from hardneg.storage import disk
@@ -219,6 +220,25 @@ class Draft:
         """Write an array as ``name`` (``.npy``, no pickle)."""
         with disk_faults(self.place, needed=values.nbytes), disk.create(self / name) as stream:
             disk.write_array(stream, values)
+
+    @contextlib.contextmanager
+    def appending(self, name: str, dtype: DTypeLike) -> Iterator[Callable[[NDArray[Any]], None]]:
+        """Write a vector of unknown length as ``name`` (``.npy``); yields a function that adds a piece."""
+        dtype, written = np.dtype(dtype), 0
+        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False}
+        with disk.create(self / name) as stream:
+            np.lib.format.write_array_header_1_0(stream, {**header, "shape": (0,)})
+            begin = stream.tell()
+
+            def append(values: NDArray[Any]) -> None:
+                nonlocal written
+                stream.write(values.astype(dtype, copy=False).tobytes())
+                written += len(values)
+
+            yield append
+            stream.seek(0)
+            np.lib.format.write_array_header_1_0(stream, {**header, "shape": (written,)})
+            assert stream.tell() == begin  # numpy leaves room in a header for its length to grow
 
     def json(self, name: str, value: Any) -> None:
         """Write a JSON file."""
