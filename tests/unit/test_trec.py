@@ -5,6 +5,7 @@ import gzip
 import itertools
 import json
 import random
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -122,6 +123,51 @@ def test_random_runs_come_back_bit_for_bit_in_any_block(tmp_path, monkeypatch):
     for i in range(40):
         expected = sorted(zip(*run.hits(i), strict=True), key=lambda hit: (hit[1], names[hit[0]]), reverse=True)
         assert list(zip(*back.hits(i), strict=True)) == expected
+
+
+def random_lines(queries, hits, seed):
+    rng = np.random.default_rng(seed)
+    return [
+        f"q{q} Q0 p{p} 1 {score:.6g} t\n"
+        for q in rng.permutation(queries)
+        for p, score in zip(rng.permutation(hits + 50)[:hits], rng.integers(0, 9, hits), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_run_is_the_same_however_many_queries_are_read_together(tmp_path, monkeypatch, mixed):
+    lines = random_lines(40, 30, 1)
+    if mixed:
+        random.Random(0).shuffle(lines)
+    queries, passages = Vocabulary.of([f"q{i}" for i in range(40)]), Vocabulary.of([f"p{i}" for i in range(80)])
+    path = file(tmp_path, "".join(lines))
+    whole = read_run(path, queries, passages)
+    fields = [line.split() for line in lines]
+    hits = sorted(((f[0], float(f[4]), f[2]) for f in fields), key=lambda hit: hit[1:], reverse=True)
+    for i in range(40):
+        expected = [(p, score) for q, score, p in hits if q == queries.take(np.array([i]))[0]]
+        assert list(zip(passages.take(whole.hits(i)[0]), whole.hits(i)[1].tolist(), strict=True)) == expected
+    lines[700:700] = ["", lines[3]]  # line 4 again, as line 701
+    again = file(tmp_path, "".join(lines), "again.trec")
+    for entries in (1, 100, 1 << 18):
+        monkeypatch.setattr(pair_table, "ENTRIES", entries)
+        assert read_run(path, queries, passages) == whole
+        with pytest.raises(InputError, match=r"again.trec:701: DUPLICATE_HIT: .* already on line 4;"):
+            read_run(again, queries, passages)
+
+
+def test_reading_a_run_takes_some_thirty_bytes_a_hit(tmp_path, monkeypatch):
+    monkeypatch.setattr(pair_table, "ENTRIES", 1 << 13)
+    monkeypatch.setattr(line_reader, "CHUNK", 1 << 15)
+    lines = random_lines(400, 500, 2)
+    path = file(tmp_path, "".join(lines))
+    queries, passages = Vocabulary.of([f"q{i}" for i in range(400)]), Vocabulary.of([f"p{i}" for i in range(550)])
+    tracemalloc.start()
+    run = read_run(path, queries, passages)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(run.scores) == len(lines)
+    assert peak < 35 * len(lines)
 
 
 def test_nan_and_blanks_are_refused_and_the_old_file_stays(tmp_path):

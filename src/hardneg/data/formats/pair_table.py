@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from array import array
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +17,14 @@ from numpy.typing import NDArray
 from hardneg.data.formats.lines import BOM, CHUNK, read_chunks, read_lines
 from hardneg.data.ids import IdSpace, other_forms, written_otherwise
 from hardneg.errors import InputError
-from hardneg.records import Int32, Int64
+from hardneg.records import Int32, Int64, Number, offsets_of, take_spans
 
 Float64 = NDArray[np.float64]
 Column = list[bytes]
-Parse = Callable[[Column, Sequence[int], Path], Float64]
+Values = NDArray[np.floating]
+Parse = Callable[[Column, Sequence[int], Path], Values]
 
+ENTRIES = 1 << 18  # entries that are looked at together, besides those of one query
 _BLOCK = 1 << 16  # lines that are held together when lines are split one by one
 _NAMED = 10  # number of unknown ids that a fault lists
 
@@ -39,6 +44,18 @@ class TableForm:
         return len(self.columns.split())
 
 
+class Lines:
+    """The line number, from 1, of each entry; blocks of lines that follow each other take no memory for each."""
+
+    def __init__(self, blocks: Sequence[Sequence[int]]) -> None:
+        self.blocks = blocks
+        self.begins = offsets_of(np.array([len(block) for block in blocks], np.int64)).tolist()
+
+    def __getitem__(self, entry: int) -> int:
+        at = bisect_right(self.begins, entry) - 1
+        return int(self.blocks[at][entry - self.begins[at]])
+
+
 @dataclass(frozen=True)
 class Table:
     """The entries of a pair table, in the order of the file."""
@@ -46,17 +63,36 @@ class Table:
     path: Path
     query_ids: list[str]  # distinct, in order of appearance
     passage_ids: list[str]
-    query: Int64  # [n] index into query_ids
-    passage: Int64  # [n] index into passage_ids
-    values: Float64  # [n]
-    lines: Int64  # [n] line numbers, from 1
+    query: Int32  # [n] index into query_ids
+    passage: Int32  # [n] index into passage_ids
+    values: Values  # [n]
+    lines: Lines
+
+    @cached_property
+    def by_query(self) -> tuple[Int64 | None, Int64]:
+        """The entries [n] query by query, None if the file has them so, and the offsets [Q + 1] of the queries."""
+        codes = np.arange(len(self.query_ids) + 1, dtype=np.int32)
+        if np.all(self.query[1:] >= self.query[:-1]):
+            return None, np.searchsorted(self.query, codes)
+        order = np.argsort(self.query, kind="stable")
+        return order, np.searchsorted(self.query, codes, sorter=order)
+
+    def entries(self, queries: NDArray[np.integer]) -> Int64:
+        """The entries of these queries, query by query, in file order."""
+        order, offsets = self.by_query
+        index, _ = take_spans(offsets, queries)
+        return index if order is None else order[index]
 
     def repeats(self) -> tuple[Int64, Int64]:
         """Entries [m] that repeat the query and passage of earlier ones, in file order, and the earlier [m]."""
-        key = self.query * len(self.passage_ids) + self.passage
-        order = np.argsort(key, kind="stable")
-        again = np.flatnonzero(np.diff(key[order]) == 0)
-        later, earlier = order[again + 1], order[again]
+        found = [np.zeros((2, 0), np.int64)]
+        for begin, end in parts(self.by_query[1]):
+            entries = self.entries(np.arange(begin, end))
+            key = self.query[entries].astype(np.int64) * len(self.passage_ids) + self.passage[entries]
+            order = np.argsort(key, kind="stable")
+            again = np.flatnonzero(np.diff(key[order]) == 0)
+            found.append(entries[np.stack([order[again + 1], order[again]])])
+        later, earlier = np.concatenate(found, axis=1)
         by_line = np.argsort(later)
         return later[by_line], earlier[by_line]
 
@@ -64,7 +100,7 @@ class Table:
         """The fault of an entry whose (query, passage) pair the earlier entry ``before`` has."""
         pair = f"query {self.query_ids[self.query[entry]]}, passage {self.passage_ids[self.passage[entry]]}"
         what = f"{pair}: {what} on line {self.lines[before]}"
-        return InputError(code, what, "keep one of them", path=self.path, line=int(self.lines[entry]))
+        return InputError(code, what, "keep one of them", path=self.path, line=self.lines[entry])
 
     def known(self, space: IdSpace, kind: str) -> Int32:
         """The row of each distinct query or passage id; raises :class:`InputError` if one is unknown."""
@@ -76,7 +112,7 @@ class Table:
             what = f"{len(unknown):,} {kind} ids are not in the collection: {named}"
             if other := other_forms(space, [ids[i] for i in unknown.tolist()]):
                 what = f"{what} ({written_otherwise(kind, other)})"
-            line = int(self.lines[np.argmax(column == unknown[0])])
+            line = self.lines[int(np.argmax(column == unknown[0]))]
             raise InputError("UNKNOWN_ID", what, "give the matching file", path=self.path, line=line)
         return rows
 
@@ -84,15 +120,42 @@ class Table:
 def read_table(path: Path, layout: TableForm, parse: Parse) -> Table:
     """Read a pair table; ``parse`` turns the texts of values into numbers and names the line of a fault."""
     queries, passages = _numbering(), _numbering()
-    parts: list[tuple[Int64, Int64, Float64, Int64]] = []
+    codes: tuple[list[Int32], list[Int32]] = ([], [])
+    values: list[Values] = []
+    lines: list[Sequence[int]] = []
     for numbers, columns in _columns(path, layout):
         query, passage, value = (columns[place] for place in layout.places)
-        values = parse(value, numbers, path)
-        parts.append((_codes(queries, query), _codes(passages, passage), values, np.array(numbers)))
-    if not parts:
+        values.append(parse(value, numbers, path))
+        codes[0].append(_codes(queries, query))
+        codes[1].append(_codes(passages, passage))
+        lines.append(_compact(numbers))
+    if not lines:
         raise InputError("EMPTY_FILE", "there are no records", "check the file", path=path)
-    entries = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Table(path, [id_.decode() for id_ in queries], [id_.decode() for id_ in passages], *entries)
+    query_ids, passage_ids = ([id_.decode() for id_ in some] for some in (queries, passages))
+    return Table(path, query_ids, passage_ids, _joined(codes[0]), _joined(codes[1]), _joined(values), Lines(lines))
+
+
+def parts(offsets: Int64) -> Iterator[tuple[int, int]]:
+    """Ranges (begin, end) of the spans that ``offsets`` delimit, each of about ``ENTRIES`` entries or one span."""
+    cuts = np.searchsorted(offsets, np.arange(0, offsets[-1], ENTRIES))
+    return itertools.pairwise(np.unique(np.append(cuts, len(offsets) - 1)).tolist())
+
+
+def _joined(blocks: list[NDArray[Number]]) -> NDArray[Number]:
+    """One array of blocks, which are let go one by one, because there may be thousands of millions of entries."""
+    whole = np.empty(sum(map(len, blocks)), blocks[0].dtype)
+    begin = len(whole)
+    while blocks:
+        block = blocks.pop()
+        whole[begin - len(block) : begin] = block
+        begin -= len(block)
+    return whole
+
+
+def _compact(numbers: Sequence[int]) -> Sequence[int]:
+    """The same ascending numbers, as a range if none is left out."""
+    whole = range(numbers[0], numbers[-1] + 1)
+    return whole if len(whole) == len(numbers) else array("q", numbers)
 
 
 def _numbering() -> defaultdict[bytes, int]:
@@ -100,8 +163,8 @@ def _numbering() -> defaultdict[bytes, int]:
     return defaultdict(itertools.count().__next__)
 
 
-def _codes(numbering: defaultdict[bytes, int], ids: Column) -> Int64:
-    return np.fromiter(map(numbering.__getitem__, ids), np.int64, len(ids))
+def _codes(numbering: defaultdict[bytes, int], ids: Column) -> Int32:
+    return np.fromiter(map(numbering.__getitem__, ids), np.int32, len(ids))
 
 
 # ---------------------------------------------------------------- lines into columns

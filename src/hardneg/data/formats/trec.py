@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from hardneg.data.formats.folders import sidecar_of
 from hardneg.data.formats.lines import CR_ALONE, LF_OR_CRLF, grade_of, publish_packed, read_lines
-from hardneg.data.formats.pair_table import Column, Float64, Table, TableForm, read_table
+from hardneg.data.formats.pair_table import Column, Float64, Lines, Table, TableForm, parts, read_table
 from hardneg.data.ids import IdSpace, Vocabulary, byte_ranks, extend, other_forms, written_otherwise
 from hardneg.errors import ArtifactError, InputError, NumericError
-from hardneg.records import Float32, Int32, Int64, Qrels, Run, offsets_of, owners
+from hardneg.records import Float32, Int32, Int64, Qrels, Run, changes, offsets_of, owners, spans
 from hardneg.storage.artifacts import (
     Manifest,
     cached_digest,
@@ -103,30 +103,40 @@ def table_of_rows(run: Run, queries: IdSpace, passages: IdSpace) -> Table:
     for entry in np.flatnonzero(np.isnan(run.scores))[:1]:
         pair = f"query {queries.take(run.query_rows[query[[entry]]])[0]}, passage {ids[passage[entry]]}"
         raise InputError("BAD_SCORE", f"{pair}: the score is no number", "correct it")
-    values = run.scores.astype(np.float64)
-    numbers = np.arange(1, len(values) + 1)
-    return Table(Path("rows"), queries.take(run.query_rows), ids, query, passage, values, numbers)
+    return Table(
+        Path("rows"),
+        queries.take(run.query_rows),
+        ids,
+        query.astype(np.int32),
+        passage.astype(np.int32),
+        run.scores,
+        _all_lines(len(passage)),
+    )
 
 
 def table_of(given: Scored | Judged) -> Table:
     """The table that a file would hold, from ids in memory; raises :class:`InputError` if a value is NaN."""
     passages = {one: i for i, one in enumerate(dict.fromkeys(p for hits in given.values() for p in hits))}
     counts = [len(hits) for hits in given.values()]
-    hits = np.array([passages[p] for hits in given.values() for p in hits], np.int64)
+    hits = np.array([passages[p] for hits in given.values() for p in hits], np.int32)
     values = as_floats([value for hits in given.values() for value in hits.values()])
     table = Table(
         Path("dict"),
         [*given],
         [*passages],
-        np.repeat(np.arange(len(counts)), counts),
+        np.repeat(np.arange(len(counts), dtype=np.int32), counts),
         hits,
         values,
-        np.arange(1, len(values) + 1),
+        _all_lines(len(values)),
     )
     for entry in np.flatnonzero(np.isnan(values))[:1]:
         pair = f"query {table.query_ids[table.query[entry]]}, passage {table.passage_ids[hits[entry]]}"
         raise InputError("BAD_SCORE", f"{pair}: the score is no number", "correct it")
     return table
+
+
+def _all_lines(count: int) -> Lines:
+    return Lines([range(1, count + 1)])
 
 
 def as_floats(values: Sequence[float]) -> Float64:
@@ -149,7 +159,7 @@ def qrels_of(given: Judged) -> tuple[Qrels, Vocabulary, Vocabulary]:
     return _qrels_of(table), Vocabulary(table.query_ids), Vocabulary(table.passage_ids)
 
 
-def in_range(grades: Float64) -> NDArray[np.bool_]:
+def in_range(grades: NDArray[np.floating]) -> NDArray[np.bool_]:
     """Whether each grade [n] fits into 32 bits."""
     return (grades >= -(2.0**31)) & (grades < 2.0**31)
 
@@ -158,7 +168,7 @@ def _read_run_table(path: Path) -> Table:
     _, first = next(read_lines(path), (1, ""))
     _refuse_cr_alone(path, first)
     marco = len(first.encode().split()) == _MARCO_RUN.width
-    table = read_table(path, *((_MARCO_RUN, _minus_ranks) if marco else (_TREC_RUN, _scores)))
+    table = read_table(path, *((_MARCO_RUN, _minus_ranks) if marco else (_TREC_RUN, _scores32)))
     later, earlier = table.repeats()
     if len(later):
         raise table.fault("DUPLICATE_HIT", "this hit is already", later[0], earlier[0])
@@ -181,13 +191,23 @@ def _scores(texts: Column, numbers: Sequence[int], path: Path) -> Float64:
     return scores
 
 
-def _minus_ranks(texts: Column, numbers: Sequence[int], path: Path) -> Float64:
+def _scores32(texts: Column, numbers: Sequence[int], path: Path) -> Float32:
+    return _as_scores(_scores(texts, numbers, path))
+
+
+def _as_scores(values: NDArray[np.floating]) -> Float32:
+    """Values as scores [n]; one beyond float32 becomes infinite and ranks as such."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32, copy=False)
+
+
+def _minus_ranks(texts: Column, numbers: Sequence[int], path: Path) -> Float32:
     ranks = _scores(texts, numbers, path)
     for entry in np.flatnonzero((ranks < 0) | (np.floor(ranks) != ranks) | np.isinf(ranks))[:1]:
         what = f"the rank {texts[entry].decode()!r:.40} is no whole number from 0 up"
         fix = f"write ranks, or lines with scores as '{_TREC_RUN.columns}'"
         raise InputError("BAD_SCORE", what, fix, path=path, line=numbers[entry])
-    return -ranks
+    return _as_scores(-ranks)
 
 
 def _refuse_cr_alone(path: Path, first: str) -> None:
@@ -210,15 +230,27 @@ def _looks_like_number(text: bytes) -> bool:
 
 
 def _run_of(table: Table, query_rows: Int32, passage_rows: Int32, of: Mapping[str, Any]) -> Run:
-    with np.errstate(over="ignore"):  # a score beyond float32 becomes infinite and ranks as such
-        scores = table.values.astype(np.float32)
-    query = query_rows[table.query]
-    order = _best_first(query, scores, table.passage, table.passage_ids)
-    rows, counts = np.unique(query, return_counts=True)
-    return Run(rows, offsets_of(counts), passage_rows[table.passage[order]], scores[order], **of)
+    """The run of a table; memory holds the order of some queries' hits at a time."""
+    counts = spans(table.by_query[1])
+    codes = np.argsort(query_rows, kind="stable")
+    codes = codes[counts[codes] > 0]
+    first = changes(query_rows[codes])  # a run in memory may have a query twice
+    begins = np.append(np.flatnonzero(first), len(codes))
+    offsets = offsets_of(counts[codes])[begins]
+    scores = _as_scores(table.values)
+    ranked, by_rank = np.empty(len(scores), np.int32), np.empty(len(scores), np.float32)
+    for begin, end in parts(offsets):
+        hits = table.entries(codes[begins[begin] : begins[end]])
+        query, found, passage = query_rows[table.query[hits]], scores[hits], table.passage[hits]
+        order = _best_first(query, found, passage, table.passage_ids)
+        span = slice(offsets[begin], offsets[end])
+        ranked[span], by_rank[span] = passage_rows[passage[order]], found[order]
+    return Run(query_rows[codes[first]], offsets, ranked, by_rank, **of)
 
 
-def _best_first(query: NDArray[np.integer], scores: Float32, passage: Int64, ids: Sequence[str]) -> Int64:
+def _best_first(
+    query: NDArray[np.integer], scores: Float32, passage: NDArray[np.integer], ids: Sequence[str]
+) -> Int64:
     """The order [n] of hits by query, score descending and id descending; only ids of tied hits are compared."""
     step = np.diff(query)
     in_order = np.all((step > 0) | ((step == 0) & (scores[1:] <= scores[:-1])))
