@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,9 @@ WORDS = 3  # words of a run
 UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}ー"  # no blanks between words
 PARTS = regex.compile(rf"[{UNSPACED}--\p{{M}}]\p{{M}}*|[^{UNSPACED}]+|\p{{M}}+", regex.V1)
 FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)  # odd, by place
-HELD = 1 << 14  # passages whose runs are held at a time
+TOGETHER = 1 << 14  # so many texts are numbered together, whatever the number of pairs
+HELD = 1 << 25  # runs that are held, so that no text is read again: 256 MiB
+FOR_A_TEXT = 20  # a held text takes as much as so many runs, besides its own
 NOTHING = np.zeros(0, np.int64)
 
 
@@ -133,12 +135,33 @@ def likeness(pairs: Pairs, text_of: Texts) -> Float32:
     resemblance and containment of documents", 1997). It is computed exactly: MinHash serves to find similar texts
     among all passages, but here the pairs are given. Runs are compared by hashes of 64 bits.
     """
-    known = lru_cache(HELD)(lambda row: runs_of(text_of(row)))
+    known = _Known(text_of)
     values, offsets = np.zeros(len(pairs), np.float32), pairs.offsets
-    few = len(distinct(pairs.passage_rows)) + len(distinct(pairs.pool.positive_rows)) <= HELD
+    few = len(distinct(pairs.passage_rows)) + len(distinct(pairs.pool.positive_rows)) <= TOGETHER
     for start, stop in [(0, len(pairs.pool))] if few else blocks(offsets):  # each block numbers its texts anew
-        values[offsets[start] : offsets[stop]] = _likeness(pairs, start, stop, known)
+        values[offsets[start] : offsets[stop]] = _likeness(pairs, start, stop, known.runs)
     return values
+
+
+class _Known:
+    """The runs of the texts that were asked for, held while there is room.
+
+    What is held stays: blocks ask for texts in the same order again and again, so the one that was not asked for
+    the longest is the next.
+    """
+
+    def __init__(self, text_of: Texts) -> None:
+        self.text_of, self.held, self.room = text_of, dict[int, Int64](), HELD
+
+    def runs(self, row: int) -> Int64:
+        """The runs [n] of a passage."""
+        found = self.held.get(row)
+        if found is None:
+            found = runs_of(self.text_of(row))
+            self.room -= len(found) + FOR_A_TEXT
+            if self.room >= 0:
+                self.held[row] = found
+        return found
 
 
 def _likeness(pairs: Pairs, start: int, stop: int, known: Callable[[int], Int64]) -> Float64:
