@@ -201,7 +201,11 @@ def test_steps_that_follow_from_the_epochs_of_a_preset_are_told(world, caplog, r
 @pytest.mark.parametrize(
     ("recipe", "given", "told"),
     [
-        ("star", {"usual": {"epochs": 4.0}}, r"epochs = 4 is (\d+) steps of \d+ queries: .* min_steps = 100"),
+        (
+            "star",
+            {"usual": {"epochs": 4.0}},
+            r"epochs = 4 is (\d+) steps for \d+ training queries: .* min_steps = 100",
+        ),
         ("star", {"usual": {"epochs": 100_000.0}}, r"epochs = 100000 is (\d+) steps .* max_steps = 10000"),
         ("ance", {"usual": {"epochs": 4.0}}, r"epochs = 4 is (\d+) steps .* min_steps = 150"),
         ("star", {"usual": {"epochs": 150.0}}, None),

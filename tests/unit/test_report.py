@@ -818,6 +818,7 @@ def test_what_was_not_examined_is_said_in_a_line(copied):
         assert "examine = judged" in drawn[name].missing
     assert opened.notes == []
     assert drawn["breakdown"].table is not None
+    assert drawn["geometry"].table.column("mean cosine"), "it is kept of such states, too"
 
 
 def test_the_report_says_which_signals_its_audit_lacks(trained, copied):

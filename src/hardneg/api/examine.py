@@ -306,7 +306,7 @@ def beginning(training: Mapping[str, Any]) -> str:
     return (
         f"Begin with `hardneg train {recipe} --preset {preset}{split}`: {counted(training['steps'], 'step')} of "
         f"{counted(min(training['queries_per_step'], training['queries']), 'query')}, {passes} passes over "
-        f"{training['queries']:,} training queries{fewer}."
+        f"{counted(training['queries'], 'training query')}{fewer}."
     )
 
 

@@ -201,27 +201,29 @@ def check_limited(paths: Sequence[AnyRun], runs: Sequence[Run], own: Mapping[Pat
     ------
     InputError : two runs rank different parts of the passages.
     """
-    few: list[tuple[Any, str]] = []
+    few: list[tuple[Any, str, str]] = []
     first: tuple[Any, str] | None = None
     for number, (given, run) in enumerate(zip(paths, runs, strict=True), 1):
         place = Path(given) if isinstance(given, str | Path) else f"run {number}"
-        among = dev_among(place, own[place]) if isinstance(place, Path) and place in own else None
+        splits = own.get(place) if isinstance(place, Path) else None
+        among = dev_among(place, splits) if splits else None
         if among:
-            few.append((place, f"its dev ranks the first {among[0]} passages of BM25 alone"))
+            fix = "take --split test" if splits.test else "give a test split, or train with dev_passages = none"
+            few.append((place, f"its dev ranks the first {among[0]} passages of BM25 alone", fix))
         elif run.limited:
             fused = run.limited.startswith(MIXED)
             part = "one of the runs that are fused in it" if fused else "it"
-            few.append((place, f"{part} ranks a part of the passages alone, as a dev with dev_passages does"))
+            what = f"{part} ranks a part of the passages alone, as a dev with dev_passages does"
+            few.append((place, what, "take --split test"))
         first = first or ((place, run.limited) if run.limited else None)
         if first and run.limited not in ("", first[1]):
             what = f"{place}: it does not rank the same part of the passages as {first[0]}"
             raise InputError("NO_OVERLAP", what, "compare runs that rank all passages: take --split test")
     told = (
-        "%s: %s, so its figures are too high, and cannot be compared with those of a run that ranks all passages;"
-        " take --split test"
+        "%s: %s, so its figures are too high, and cannot be compared with those of a run that ranks all passages; "
     )
-    for place, what in few if len(few) < len(runs) or len(few) == 1 else ():
-        log.warning(in_callers_words(told), place, what)
+    for place, what, fix in few if len(few) < len(runs) or len(few) == 1 else ():
+        log.warning(in_callers_words(told + fix), place, what)
 
 
 def dev_among(experiment: Path, splits: ChosenSplits) -> tuple[int, int | None] | None:

@@ -291,8 +291,6 @@ class Tuning:
             judged = judged_split(collection, self.split, trained)
         else:
             judged = named_split(collection, self.split, "tune")
-        own = devs_of(collection, trained) if self.split == "dev" else {}
-        check_limited(self.given[-len(runs) :], runs, own)
 
         def evaluation(run: Run) -> Evaluation:
             options: dict[str, Any] = {"collection": collection, "cache": cache, "id_rank": None}
@@ -301,6 +299,8 @@ class Tuning:
         there = [without_own(of_queries(run, judged.query_rows), judged.positives(), collection) for run in runs]
         for name, run in zip(self.names, there, strict=True):
             check_overlap(name, evaluation(run), f"split '{self.split}'", fix=TUNE_ON)
+        own = devs_of(collection, trained) if self.split == "dev" else {}
+        check_limited(self.given[-len(runs) :], runs, own)
         depth = min(k, self.measure.depth)
         with track("tuning weights", "mixtures") as tick:
             return tune_weights(

@@ -325,7 +325,7 @@ def note_lifted(settings: TrainingSettings, queries: int) -> None:
     steps, bounded = steps_of(settings), steps_of(settings.model_copy(update=settings.lifted))
     if steps != bounded:
         name = "min_steps" if steps < bounded else "max_steps"
-        made = f"epochs = {epochs:g} is {counted(steps, 'step')} of {counted(queries, 'query')}"
+        made = f"epochs = {epochs:g} is {counted(steps, 'step')} for {counted(queries, 'training query')}"
         lifts = f"the option for epochs lifts {name} = {settings.lifted[name]}"
         say(f"{made}: {lifts}, with which it would be {counted(bounded, 'step')}")
 

@@ -11,7 +11,7 @@ from hardneg import keyed_random
 from hardneg.diagnostics.geometry import hubness
 from hardneg.diagnostics.score_profile import training_overlap
 from hardneg.experiment.names import shown
-from hardneg.experiment.states import ends_of
+from hardneg.experiment.states import ends_of, without_copy
 from hardneg.report.facts_results import POINTS, curve_of
 from hardneg.report.opened import Opened
 from hardneg.report.table import NotRecorded, Table
@@ -115,10 +115,13 @@ def overlap_table(opened: Opened) -> Table:
 
 
 def geometry_table(opened: Opened) -> Table:
-    """Mean cosine of passages, the corpus mean, and hubs among the first 10 hits of training queries, by state."""
+    """Mean cosine of passages, the corpus mean, and hubs among the first 10 hits of training queries, by state.
+
+    States that were searched for dev and test alone have no hubs.
+    """
     rows: list[dict[str, Any]] = []
     first = None
-    for state in opened.trained_states:
+    for state in without_copy([one for one in opened.states if one.of is None and one.kind != "bm25"]):
         place = opened.layout / str(state.runs) / GEOMETRY
         if not is_published(place):
             continue
