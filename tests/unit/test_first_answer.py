@@ -101,6 +101,17 @@ def test_the_folders_that_hardneg_and_sentence_transformers_write_are_remembered
     assert again.digest() == first.digest() == encoder.digest()
 
 
+def test_a_model_with_more_than_ten_labels_has_one_identity(world, tmp_path):
+    """Transformers numbers labels, and keys of JSON are strings: sorted as these, 10 comes before 2."""
+    folder = tiny_model(tmp_path / "model", world.collection)
+    config = tmp_path / "model" / "config.json"
+    labels = {"id2label": {str(number): f"L{number}" for number in range(12)}}
+    config.write_text(json.dumps(json.loads(config.read_text()) | labels))
+    read, first, again = (opened(folder, cache) for cache in (None, tmp_path / "cache", tmp_path / "cache"))
+    assert [is_plain(one) for one in (read, first, again)] == [False, False, True]
+    assert read.digest() == first.digest() == again.digest()
+
+
 def test_weights_are_those_of_the_folder_now(world, tmp_path):
     folder = tiny_model(tmp_path / "model", world.collection)
     opened(folder, tmp_path / "cache")

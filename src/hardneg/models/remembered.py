@@ -7,6 +7,7 @@ by the digests of the folder's settings and tokenizer files, and by the versions
 from __future__ import annotations
 
 import dataclasses
+import json
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,7 @@ def recall(folder: Path, source: ModelSource, cache: Path) -> Remembered | None:
     except HardnegError:  # a damaged record counts as missing
         return None
     stored = read_tensors(weights)
-    model = plain_bert(PlainConfig(said["values"], said["identity"]), stored)
+    model = plain_bert(PlainConfig(said["values"], _identity(said["identity"])), stored)
     if model is None:
         return None
     used = model.state_dict().keys()
@@ -103,12 +104,23 @@ def remember(folder: Path, transformer: Any, tokenizer: Any, source: ModelSource
         "tokenizer": {"model_input_names": tokenizer.init_kwargs.get("model_input_names")},
     }
     try:
+        if canonical_json(_identity(json.loads(canonical_json(identity)))) != canonical_json(identity):
+            return
         canonical_json(said)  # refuses what JSON cannot hold
         with publish(place, KIND, settings={"version": VERSION}, inputs={}, replace=True) as draft:
             draft.json(CONFIG, said)
             draft.text(TOKENIZER, tokenizer.backend_tokenizer.to_str())
     except (HardnegError, TypeError, ValueError):  # without a writable cache, searches are only slower
         return
+
+
+def _identity(stored: dict[str, Any]) -> dict[str, Any]:
+    """A configuration as transformers has it, from JSON: it numbers labels, and keys of JSON are strings.
+
+    Sorted as strings, 10 comes before 2, and the model's digest would be another one.
+    """
+    labels = stored.get("id2label")
+    return stored | {"id2label": {int(number): name for number, name in labels.items()}} if labels else stored
 
 
 def _place(folder: Path, cache: Path) -> Path:
