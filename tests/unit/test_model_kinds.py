@@ -14,7 +14,7 @@ from hardneg.errors import SettingsError
 from hardneg.models.flat_transformer import FAMILIES, can_pack
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
-from worlds.few_texts import TEXTS, TITLES, close, tokens_of
+from worlds.few_texts import TEXTS, TITLES, close, embed, tokens_of
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/choose-a-recipe.md"
 SHAPE = {
@@ -91,6 +91,30 @@ def test_a_plain_folder_of_a_causal_model_is_read_at_its_last_token(name, poolin
     getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**shape)).save_pretrained(folder)
     assert load_encoder(str(folder)).settings.pooling == pooling
     assert load_encoder(str(folder), pooling="mean").settings.pooling == "mean"
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "pooling"),
+    [
+        ("Bloom", {"hidden_size": 32, "n_layer": 2, "n_head": 4}, "last"),
+        ("Mpt", {"d_model": 32, "n_heads": 4, "n_layers": 2}, "last"),
+        ("OpenAIGPT", {"n_embd": 32, "n_layer": 2, "n_head": 4}, "last"),
+        ("Mamba", {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}, "last"),
+        ("Bert", SHAPE | {"is_decoder": True}, "last"),
+        ("XLM", {"emb_dim": 32, "n_layers": 2, "n_heads": 4}, "cls"),
+        ("MegatronBert", SHAPE, "cls"),
+        ("T5", T5, "cls"),
+    ],
+)
+def test_a_causal_model_that_does_not_say_so_is_read_at_its_last_token(kind, shape, pooling, bert, tmp_path):
+    """The first token of texts that begin alike would give them one vector."""
+    folder = shutil.copytree(bert, tmp_path / "model")
+    config = getattr(transformers, f"{kind}Config")(**({"vocab_size": 1000, "pad_token_id": 0} | shape))
+    class_ = getattr(transformers, "T5EncoderModel" if kind == "T5" else f"{kind}Model")
+    class_(config).save_pretrained(folder)
+    encoder = load_encoder(str(folder), query_length=30, passage_length=30)
+    assert encoder.settings.pooling == pooling
+    assert len(np.unique(embed(encoder, "passage", tmp_path), axis=0)) == len(TEXTS)
 
 
 def test_a_tokenizer_without_an_end_token_reads_titles_and_texts(bert, tmp_path):

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,7 +19,7 @@ from hardneg.models.first_token import FAMILIES as NARROWED
 from hardneg.models.first_token import FirstTokens
 from hardneg.models.flat_attention import ATTENTION, flat_attention
 from hardneg.models.linear import use_fast_linear
-from hardneg.models.packing import FlatLayout, padded_together
+from hardneg.models.packing import FlatLayout, lay_out, padded_together
 
 FREE = {"cpu": 128, "cuda": 4096}  # a further call of a padded model costs as much as so many tokens
 
@@ -56,9 +57,26 @@ def can_pack(model: nn.Module) -> bool:
 
 
 def is_causal(model: nn.Module) -> bool:
-    """Whether a token of ``model`` attends to itself and those before it only."""
+    """Whether a token of ``model`` attends to itself and those before it only.
+
+    Some types, as BLOOM and Mamba, do not say it. Then two texts that differ after their first token tell.
+    """
     said = getattr(model.config, "is_causal", None)
-    return bool(said) if said is not None else any(getattr(one, "is_causal", False) for one in model.modules())
+    if said is not None:
+        return bool(said)
+    if any(getattr(one, "is_causal", False) for one in model.modules()):
+        return True
+    return model.config._attn_implementation != ATTENTION and _first_sees_no_other(model)
+
+
+def _first_sees_no_other(model: Any) -> bool:
+    """Whether the state of a text's first token is the same whatever follows it."""
+    one, other = [n for n in range(3) if n != getattr(model.config, "pad_token_id", None)][:2]
+    layout = lay_out(np.array([3]), model.device)
+    texts = [torch.tensor([one, then, then], device=model.device) for then in (one, other)]
+    with torch.no_grad():
+        states = [first_states(model, text, layout) for text in texts]
+    return torch.equal(*states)
 
 
 def _layers_agree(model: nn.Module) -> bool:
