@@ -14,7 +14,7 @@ from hardneg.errors import SettingsError
 from hardneg.models.flat_transformer import FAMILIES, can_pack
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
-from worlds.few_texts import TEXTS, TITLES, close, embed, tokens_of
+from worlds.few_texts import QUERIES, TEXTS, TITLES, close, embed, tokens_of
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/choose-a-recipe.md"
 SHAPE = {
@@ -356,3 +356,34 @@ def test_the_kinds_that_run_without_padding_are_named():
     assert sorted(types.get(name.lower(), name.lower()) for name in names) == sorted(FAMILIES)
     rows = " ".join(line for line in PAGE.read_text().splitlines() if "| without padding" in line)
     assert all(name in rows for name in names)
+
+
+@pytest.mark.parametrize("side", ["Question", "Context"])
+def test_an_encoder_of_dpr_is_read_as_its_bert(side, bert, tmp_path):
+    folder = shutil.copytree(bert, tmp_path / "model")
+    theirs = getattr(transformers, f"DPR{side}Encoder")(transformers.DPRConfig(**SHAPE)).eval()
+    theirs.save_pretrained(folder)
+    said = json.loads((folder / "tokenizer_config.json").read_text())
+    said["tokenizer_class"] = f"DPR{side}EncoderTokenizer"
+    (folder / "tokenizer_config.json").write_text(json.dumps(said))
+    encoder = load_encoder(str(folder), title_join="space", query_length=40)
+    assert encoder.settings.pooling == "cls"
+    for text, vector in zip(QUERIES, embed(encoder, "query", tmp_path), strict=True):
+        ids = torch.tensor([encoder.tokenizer("query").encode(text).ids])
+        expected = theirs(torch.cat([ids[:, :39], ids[:, -1:]], 1) if ids.shape[1] > 40 else ids).pooler_output
+        np.testing.assert_allclose(vector, expected[0].detach(), atol=1e-5)
+    save_encoder(encoder, tmp_path / "saved")
+    assert load_encoder(str(tmp_path / "saved")).digest() == encoder.digest()
+
+
+def test_other_models_of_dpr_are_refused(bert, tmp_path):
+    for number, model in enumerate(
+        (
+            transformers.DPRReader(transformers.DPRConfig(**SHAPE)),
+            transformers.DPRQuestionEncoder(transformers.DPRConfig(**SHAPE, projection_dim=8)),
+        )
+    ):
+        folder = shutil.copytree(bert, tmp_path / str(number))
+        model.save_pretrained(folder)
+        with pytest.raises(SettingsError, match="UNSUPPORTED_MODEL: DPR's reader and its encoders with"):
+            load_encoder(str(folder))

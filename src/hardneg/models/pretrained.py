@@ -54,6 +54,8 @@ MOST = {  # the largest encoders have a tenth of it
     "type_vocab_size": 1 << 16,
 }
 ENCODERS = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}  # type -> its class
+DPR = "dpr"  # the type of its encoders, each a BERT, whose names of weights begin thus:
+DPR_NAMES = {r"^(?:question_encoder|ctx_encoder)\.bert_model\.": ""}
 ADAPTER = "adapter_config.json"
 BIN_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
@@ -292,6 +294,9 @@ def read_transformer(folder: Path, source: ModelSource) -> tuple[PreTrainedModel
     with quiet(), usable(folder):
         config = _from(_own_class(folder, "AutoConfig"), AutoConfig, folder)
         own = _own_class(folder, "AutoModel")
+        renamed = {}
+        if not own and config.model_type == DPR:
+            config, renamed = _inner_bert(config), {"key_mapping": DPR_NAMES}
         kind = own or _model_class(config)
         if not own:
             _choose_no_kernel(config)
@@ -308,7 +313,10 @@ def read_transformer(folder: Path, source: ModelSource) -> tuple[PreTrainedModel
                 dtype=torch.float32,
                 output_loading_info=True,
                 **pooler,
+                **renamed,
             )
+    if renamed:  # a saved model keeps the names that it has here
+        model.__dict__.pop("_weight_conversions", None)
     # A saved model asks for no code that did not run.
     if allowed is None and model.config.__dict__.pop("auto_map", None):
         _check_places(without_place(report["unexpected_keys"]), weights)
@@ -359,6 +367,17 @@ def _model_class(config: Any) -> type[PreTrainedModel]:
         )
     kind: Any = transformers.MODEL_MAPPING[type(config)]
     return kind
+
+
+def _inner_bert(config: Any) -> Any:
+    """The configuration of the BERT that is an encoder of DPR; a reader and a projected encoder are refused."""
+    from transformers import BertConfig
+
+    if config.projection_dim or "DPRReader" in (config.architectures or []):
+        what = "DPR's reader and its encoders with a projection are not read"
+        raise SettingsError("UNSUPPORTED_MODEL", what, "choose an encoder without one (projection_dim = 0)")
+    said = config.to_dict()
+    return BertConfig(**{name: said[name] for name in said if name not in ("model_type", "projection_dim")})
 
 
 def _is_t5(config: Any) -> bool:
