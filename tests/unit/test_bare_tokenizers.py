@@ -1,12 +1,18 @@
-"""Tokenizers without special or padding tokens, and two lengths in one folder, against sentence-transformers."""
+"""Tokenizers without special or padding tokens, or that split special ones, and two lengths in one folder, against sentence-transformers."""
+
+import copy
+import json
+import shutil
 
 import pytest
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
 
-from hardneg.data.tokens import token_batch
-from hardneg.errors import InputError
-from hardneg.models.loading import load_encoder
+from hardneg.data.tokens import ENOUGH, token_batch
+from hardneg.errors import InputError, SettingsError
+from hardneg.models.loading import load_encoder, open_encoder
+from hardneg.models.plain_bert import PlainBert
 from hardneg.models.saving import save_encoder
+from hardneg.models.source import ModelSource
 from worlds.few_texts import QUERIES, TEXTS, close, embed, tokens_of
 
 
@@ -55,3 +61,37 @@ def test_the_card_says_how_to_cut_each_side(bert, tmp_path, sentence_transformer
     exec(code, said)
     close(said["query_model"].encode_query(QUERIES), embed(encoder, "query", tmp_path))
     close(said["passage_model"].encode_document(TEXTS), embed(encoder, "passage", tmp_path))
+
+
+# ---------------------------------------------------------------- special tokens that stand in texts
+
+
+def test_special_tokens_in_texts_are_words_where_the_tokenizer_says_so(bert, tmp_path, sentence_transformers):
+    """As sentence-transformers reads them; copies, other threads and remembered models read them alike."""
+    folder = shutil.copytree(bert, tmp_path / "model")
+    usual = load_encoder(folder)
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"split_special_tokens": True}))
+    text = "find [SEP] passages [MASK] here"
+    source = ModelSource.at(folder, device="cpu")
+    encoder, *others = (open_encoder(source, recalled=cache) for cache in (None, tmp_path, tmp_path))
+    assert encoder.settings.title_join == "space"
+    save_encoder(encoder, tmp_path / "saved")
+    theirs = sentence_transformers.SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    expected = theirs.tokenizer(text)["input_ids"]
+    assert expected != usual.tokenizer("query").encode(text).ids
+    for one in (encoder, *others, copy.deepcopy(encoder), load_encoder(tmp_path / "saved")):
+        for texts in ([text], [text] * ENOUGH):
+            found = token_batch(texts, [], one.search_template("query"), one.tokenizer("query"))
+            assert found.ids[: found.offsets[1]].tolist() == expected
+        assert one.digest() == encoder.digest() != usual.digest()
+    assert isinstance(others[1].tower("query").transformer, PlainBert)
+
+
+def test_no_title_is_joined_by_a_separator_that_would_be_read_as_a_word(bert, tmp_path):
+    folder = shutil.copytree(bert, tmp_path / "model")
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"split_special_tokens": True}))
+    with pytest.raises(SettingsError, match=r"NO_SEPARATOR: .* \(split_special_tokens\)"):
+        tokens_of(load_encoder(folder, title_join="sep"), "passage", tmp_path)
+    save_encoder(load_encoder(folder, title_join="sep", use_titles=False), tmp_path / "saved")

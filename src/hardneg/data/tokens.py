@@ -219,12 +219,14 @@ def cut_texts(
 
 def tokenizer_digest(tokenizer: Tokenizer) -> str:
     """Digest of everything in a tokenizer that decides token ids: all but its truncation and padding."""
-    return digest_json({**json.loads(tokenizer.to_str()), "truncation": None, "padding": None})
+    splits = {"encode_special_tokens": True} if tokenizer.encode_special_tokens else {}  # its JSON does not say it
+    return digest_json({**json.loads(tokenizer.to_str()), "truncation": None, "padding": None, **splits})
 
 
 def plain_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
     """A copy of a tokenizer that neither truncates nor pads, whatever its file says."""
     copy = Tokenizer.from_str(tokenizer.to_str())
+    copy.encode_special_tokens = tokenizer.encode_special_tokens  # whether a text's "[SEP]" is no special token
     copy.no_truncation()
     copy.no_padding()
     return copy
@@ -248,8 +250,11 @@ def separator(tokenizer: Tokenizer) -> str:
 
     Raises
     ------
-    SettingsError : the tokenizer puts nothing after a text.
+    SettingsError : the tokenizer puts nothing after a text, or would not read it inside a text.
     """
+    if tokenizer.encode_special_tokens:
+        what = "the tokenizer reads special tokens in a text as words (split_special_tokens)"
+        raise SettingsError("NO_SEPARATOR", what, 'set title_join = "space"')
     encoding = tokenizer.encode("a")
     text_end = len(encoding) - encoding.special_tokens_mask[::-1].index(0)
     if text_end == len(encoding):

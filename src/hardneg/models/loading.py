@@ -203,7 +203,8 @@ def _read_plain(folder: Path, source: ModelSource, recalled: Path | None) -> Par
     tower, unused = read_tower(folder, source, recalled=recalled)
     length = tower.longest
     pooling: Pooling = "last" if is_causal(tower.transformer) else "cls"
-    join: TitleJoin = "sep" if special_around(tower.tokenizer)[1] else "space"  # no token ends a text
+    ends = special_around(tower.tokenizer)[1] and not tower.tokenizer.encode_special_tokens
+    join: TitleJoin = "sep" if ends else "space"  # no token ends a text, or none is read from its name
     settings = EncoderSettings(pooling=pooling, title_join=join, query_length=length, passage_length=length)
     if not unused.issuperset(ANCE_WEIGHTS):
         if is_classifier(folder) or (labels_of(folder) is not None and has_classifier(unused)):

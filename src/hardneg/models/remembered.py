@@ -32,7 +32,7 @@ from hardneg.storage.artifacts import (
 )
 
 KIND = REMEMBERED  # of a record
-VERSION = 1
+VERSION = 2
 READ = ("*.json", "*.txt", "*.model")  # the files that transformers reads in a folder besides weights
 PACKAGES = ("transformers", "tokenizers")
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
@@ -45,6 +45,7 @@ class PlainTokenizer:
     backend_tokenizer: Tokenizer
     model_max_length: int
     init_kwargs: dict[str, Any]
+    split_special_tokens: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +82,7 @@ def recall(folder: Path, source: ModelSource, cache: Path) -> Remembered | None:
         return None
     used = model.state_dict().keys()
     unused = {name for name in stored if name.removeprefix(f"{BERT}.") not in used}
-    return Remembered(model, PlainTokenizer(tokenizer, said["longest"], said["tokenizer"]), unused)
+    return Remembered(model, PlainTokenizer(tokenizer, said["longest"], said["tokenizer"], said["splits"]), unused)
 
 
 def remember(folder: Path, transformer: Any, tokenizer: Any, source: ModelSource, cache: Path) -> None:
@@ -101,6 +102,7 @@ def remember(folder: Path, transformer: Any, tokenizer: Any, source: ModelSource
         "values": values,
         "identity": identity,
         "longest": tokenizer.model_max_length,
+        "splits": tokenizer.split_special_tokens,
         "tokenizer": {"model_input_names": tokenizer.init_kwargs.get("model_input_names")},
     }
     try:

@@ -187,7 +187,8 @@ def _write_json(draft: Draft, name: str, value: Any) -> None:
 
 def _card(encoder: BiEncoder, title: str, about: str | None, metadata: Mapping[str, Any]) -> str:
     settings = encoder.settings
-    join = separator(encoder.tokenizer("passage")) if settings.title_join == "sep" else " "
+    joined = settings.use_titles and settings.title_join == "sep"
+    join = separator(encoder.tokenizer("passage")) if joined else " "
     query, passage = (encoder.search_template(side).max_length for side in ("query", "passage"))
     if encoder.tied and query != passage:  # one folder has one length, the longer one
         models = "\n".join(

@@ -83,9 +83,19 @@ class Tower(nn.Module):
         self.head: nn.Module | None = None
         self.pretrained_tokenizer: Any = tokenizer
         self.tokenizer: Tokenizer = plain_tokenizer(tokenizer.backend_tokenizer)
+        self._tell_of_splits()
         self.tokenizer_digest = tokenizer_digest(self.tokenizer)
         if can_pack(transformer):
             use_flat_attention(transformer)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Be a copy, or what was pickled."""
+        super().__setstate__(state)
+        self._tell_of_splits()
+
+    def _tell_of_splits(self) -> None:
+        """Let special tokens that stand in texts be words if the model wants it; copies of a tokenizer forget it."""
+        self.tokenizer.encode_special_tokens = self.pretrained_tokenizer.split_special_tokens
 
     @property
     def width(self) -> int:
