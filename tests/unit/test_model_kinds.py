@@ -358,6 +358,18 @@ def test_the_kinds_that_run_without_padding_are_named():
     assert all(name in rows for name in names)
 
 
+@pytest.mark.parametrize("kind", ["FNet", "ConvBert"])
+def test_a_kind_that_reads_padding_gets_none(kind, bert, tmp_path):
+    folder = shutil.copytree(bert, tmp_path / "model")
+    getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**SHAPE)).save_pretrained(folder)
+    encoder = load_encoder(str(folder), pooling="mean", title_join="space", query_length=40, passage_length=40)
+    tokens = tokens_of(encoder, "passage", tmp_path)
+    tokens = tokens.take(np.array([3, 0, 1, 2, 0]))
+    with torch.no_grad():
+        alone = [encoder.encode(tokens.take(np.array([row])), "passage") for row in range(len(tokens))]
+        close(encoder.encode(tokens, "passage"), torch.cat(alone))
+
+
 @pytest.mark.parametrize("side", ["Question", "Context"])
 def test_an_encoder_of_dpr_is_read_as_its_bert(side, bert, tmp_path):
     folder = shutil.copytree(bert, tmp_path / "model")

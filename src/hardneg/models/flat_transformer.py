@@ -41,6 +41,7 @@ FAMILIES = {
     "qwen3": False,
 }
 RELATIVE = ("relative_key", "relative_key_query")  # BERT's other kinds of positions; rotary types ignore the field
+READS_PADDING = ("convbert", "fnet")  # types that mix padding into the states of tokens, whatever the mask says
 BY_LENGTH = ("dynamic", "longrope")  # rotary positions whose frequencies depend on the longest text beside a text
 
 
@@ -169,7 +170,10 @@ def _padded_hidden_states(model: nn.Module, ids: Tensor, layout: FlatLayout, typ
     padded together, and each of these parts is a call of the model.
     """
     lengths = layout.bounds.diff().long()
+    config: Any = model.config
     free = FREE["cuda" if ids.device.type == "cuda" else "cpu"]
+    if config.model_type in READS_PADDING:
+        free = 0  # the cheapest calls have no padding then: their sequences are of one length
     parts = [
         _padded(
             model,
