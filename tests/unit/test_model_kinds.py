@@ -370,6 +370,35 @@ def test_a_kind_that_reads_padding_gets_none(kind, bert, tmp_path):
         close(encoder.encode(tokens, "passage"), torch.cat(alone))
 
 
+@pytest.mark.parametrize(
+    ("kind", "shape", "width"),
+    [
+        ("GPTNeo", {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "attention_types": [[["global"], 2]]}, 32),
+        ("XLNet", {"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 48}, 32),
+        ("OPT", {"hidden_size": 32, "num_attention_heads": 4, "ffn_dim": 48, "word_embed_proj_dim": 16}, 16),
+    ],
+)
+def test_a_kind_with_unusual_sizes_is_read(kind, shape, width, bert, tmp_path):
+    """No inner width, no last position, and a projection after the last layer."""
+    folder = shutil.copytree(bert, tmp_path / "model")
+    config = getattr(transformers, f"{kind}Config")(vocab_size=1000, pad_token_id=0, **shape)
+    getattr(transformers, f"{kind}Model")(config).save_pretrained(folder)
+    encoder = load_encoder(str(folder), query_length=40)
+    assert encoder.dim == width
+    assert encoder.settings.passage_length == 512
+    assert embed(encoder, "query", tmp_path).shape == (len(QUERIES), width)
+
+
+def test_a_kind_of_several_classes_is_refused(bert, tmp_path):
+    folder = shutil.copytree(bert, tmp_path / "model")
+    config = transformers.FunnelConfig(
+        vocab_size=1000, block_sizes=[1], d_model=32, n_head=4, d_head=8, d_inner=48
+    )
+    transformers.FunnelModel(config).save_pretrained(folder)
+    with pytest.raises(SettingsError, match="UNSUPPORTED_MODEL: models of type funnel are of several classes"):
+        load_encoder(str(folder))
+
+
 @pytest.mark.parametrize("side", ["Question", "Context"])
 def test_an_encoder_of_dpr_is_read_as_its_bert(side, bert, tmp_path):
     folder = shutil.copytree(bert, tmp_path / "model")

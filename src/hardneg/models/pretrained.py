@@ -366,6 +366,9 @@ def _model_class(config: Any) -> type[PreTrainedModel]:
             "choose an encoder",
         )
     kind: Any = transformers.MODEL_MAPPING[type(config)]
+    if isinstance(kind, tuple):
+        what = f"models of type {config.model_type} are of several classes"
+        raise SettingsError("UNSUPPORTED_MODEL", what, "choose another model")
     return kind
 
 
@@ -388,7 +391,11 @@ def _is_t5(config: Any) -> bool:
 def _check_sizes(config: Any) -> None:
     """Refuse a configuration with sizes that no model has, before transformers allocates one."""
     for name, most in MOST.items():
+        if isinstance(getattr(type(config), name, None), property):  # as of XLNet, which has no last position
+            continue
         size, least = getattr(config, name, 1), 0 if name == "type_vocab_size" else 1  # DeBERTa has no types
+        if size is None and name == "intermediate_size":  # GPT-Neo: four times the other
+            continue
         if not isinstance(size, int) or not least <= size <= most:
             raise ValueError(f"{name} of config.json is {size!r:.40}, not a number from {least} to {most:,}")
 

@@ -94,13 +94,14 @@ class Tower(nn.Module):
         self._tell_of_splits()
 
     def _tell_of_splits(self) -> None:
-        """Let special tokens that stand in texts be words if the model wants it; copies of a tokenizer forget it."""
+        """Let special tokens in texts be words if the model wants it; copies of a tokenizer forget it."""
         self.tokenizer.encode_special_tokens = self.pretrained_tokenizer.split_special_tokens
 
     @property
     def width(self) -> int:
-        """Size h of the hidden states."""
-        return int(self.transformer.config.hidden_size)
+        """Size h of the last hidden states, which some OPTs project to another width."""
+        config = self.transformer.config
+        return int(getattr(config, "word_embed_proj_dim", None) or config.hidden_size)
 
     @property
     def longest(self) -> int:
@@ -110,7 +111,7 @@ class Tower(nn.Module):
         """
         config = self.transformer.config
         named = (getattr(config, name, None) for name in ("max_position_embeddings", "n_positions"))  # second: T5
-        positions = next((int(most) for most in named if most), self.width * 1024)
+        positions = next((int(most) for most in named if most and most > 0), self.width * 1024)
         table = getattr(getattr(self.transformer, "embeddings", None), "position_embeddings", None)
         padding = getattr(table, "padding_idx", None)
         unused = max(first_position(self.transformer), 0 if padding is None else int(padding) + 1)
