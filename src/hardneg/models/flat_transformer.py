@@ -62,12 +62,13 @@ def is_causal(model: nn.Module) -> bool:
 
     Some types, as BLOOM and Mamba, do not say it. Then two texts that differ after their first token tell.
     """
-    said = getattr(model.config, "is_causal", None)
+    config: Any = model.config
+    said = getattr(config, "is_causal", None)
     if said is not None:
         return bool(said)
     if any(getattr(one, "is_causal", False) for one in model.modules()):
         return True
-    return model.config._attn_implementation != ATTENTION and _first_sees_no_other(model)
+    return config._attn_implementation != ATTENTION and _first_sees_no_other(model)
 
 
 def _first_sees_no_other(model: Any) -> bool:
