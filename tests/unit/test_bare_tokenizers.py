@@ -1,4 +1,4 @@
-"""Tokenizers without special or padding tokens or with split ones, and two lengths, against sentence-transformers."""
+"""Tokenizers without special or padding tokens, or that split special ones, against sentence-transformers."""
 
 import copy
 import json
