@@ -184,6 +184,8 @@ def test_a_query_that_is_a_passage_takes_no_place_before_its_negatives():
     found = audit_pairs(pairs, states=[StateRun("final", run)], bm25=run, own=own)
     wanted = pytest.approx([1, 0, 1 / np.log2(3)])
     assert {one.name: one.values.tolist() for one in found.signals} == {"retriever": wanted, "both": wanted}
+    old = Pairs.of(pool_of([[7, 1]], [[9]]))  # the query itself is a negative: it is the first suspect
+    assert standing(run, old, own)[0].tolist() == pytest.approx([1, 1 / np.log2(3)])
 
 
 def test_the_ranker_compares_with_the_best_positive():

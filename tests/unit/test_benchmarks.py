@@ -71,6 +71,7 @@ def killed(size):
 @pytest.fixture
 def contest(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.delitem(sys.modules, "material", raising=False)  # a package of this name draws the documentation
     module = importlib.import_module("contest")
     yield module
     del sys.modules["contest"]

@@ -95,6 +95,8 @@ def test_a_share_of_other_lists_is_computed_again(tmp_path, monkeypatch):
     with publish(informative_of(tmp_path / "runs"), informative.KIND, inputs=made) as draft:
         draft.facts["share"] = 0.25
     own = SimpleNamespace(collection=COLLECTION, no_negative=lambda queries, passages: passages == 3)
+    old = ArchivedState("first", tmp_path / "runs", pool=tmp_path / "gone")
+    assert share_of_state(old, run, positives, own) is None, "it cannot be computed again"
     assert share_of_state(state, run, positives, own) == 0.5
     monkeypatch.delattr(informative, "informative_share")  # nothing is computed twice
     assert share_of_state(state, run, positives, own) == 0.5

@@ -267,6 +267,18 @@ def test_a_ranker_that_still_learns_is_not_called_one_that_did_not():
     assert not any("did not help" in line for line in advice)
 
 
+@pytest.mark.parametrize(
+    ("state", "dev"),
+    [
+        ("last", {"untrained": 0.8, "step-1": 0.9, "last": 1.0}),
+        ("untrained", {"untrained": 1.0, "step-1": 0.9, "last": 1.0}),
+    ],
+)
+def test_where_dev_cannot_rise_no_training_is_advised(state, dev):
+    told = results(comparison(0.0, 1.0), kept={"state": state, "of": dev})
+    assert not any("Train longer" in line or "did not help" in line for line in verdict(told).advice)
+
+
 def test_training_that_changed_nothing_was_too_short():
     dev = {"untrained": 0.5, "step-1": 0.5, "last": 0.5}
     told = results(comparison(0.0, 1.0), kept={"state": "untrained", "of": dev})

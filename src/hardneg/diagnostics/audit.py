@@ -30,6 +30,7 @@ from hardneg.records import (
     distinct,
     offsets_of,
     owners,
+    pair_keys,
     spans,
     take_spans,
 )
@@ -364,11 +365,11 @@ def nearness(found: Int64) -> Float32:
 def standing(run: Run, pairs: Pairs, own: tuple[Int32, Int32] = NONE) -> tuple[Float32, Bool]:
     """The nearness [n] of each negative, and whether it stands above all positives [n].
 
-    Parameters
-    ----------
-    own : queries [m] that are passages themselves, and these passages [m], which take no place in the lists.
+    The passages that are their query itself (``own``: queries [m], passages [m]) take no place, unless they are
+    negatives of it, as older versions mined them.
     """
-    run = without_pairs(run, *own)
+    left = ~np.isin(pair_keys(*own), pair_keys(pairs.query_rows, pairs.passage_rows))
+    run = without_pairs(run, *(rows[left] for rows in own))
     mine = places(run, pairs.query_rows, pairs.passage_rows)
     return nearness(mine), above(run, pairs, mine)
 
@@ -428,12 +429,11 @@ class Audit:
 def suspicion(strengths: Sequence[Float32], count: int) -> Float64:
     """How suspected each pair [n] is: the sum over the signals of -ln p, Fisher's way to combine tests.
 
-    For each signal, p is a share of the pairs for which the signal is known: the share for which it is at least as
-    strong as for this pair. So no signal needs a weight or a scale; only the rarity of a strength counts. A signal
-    that is equally strong for all pairs adds nothing. A signal that is not known for a pair (NaN) adds 1, which is
-    the mean of -ln p over evenly spread p and speaks neither for nor against the pair. The signals are not
-    independent, so the sum orders pairs but is no probability (Fisher, "Statistical Methods for Research Workers",
-    4th edition, 1932, Section 21.1).
+    For each signal, p is the share, of the pairs for which it is known, for which it is at least as strong as for
+    this pair. So no signal needs a weight or a scale; only the rarity of a strength counts. A signal that is equally
+    strong for all pairs adds nothing, and one that is not known for a pair (NaN) adds 1, the mean of -ln p over
+    evenly spread p. The signals are not independent, so the sum orders pairs but is no probability (Fisher,
+    "Statistical Methods for Research Workers", 4th edition, 1932, Section 21.1).
     """
     total = np.zeros(count)
     for strength in strengths:

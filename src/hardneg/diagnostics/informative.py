@@ -71,13 +71,15 @@ def firsts(passage_rows: Int32, copies: Int32 | None) -> Int32:
 def share_of_state(state: State, run: Run, positives: Positives, data: TrainingData) -> float | None:
     """The informative share for the negatives that a state was trained on last; None if it had none.
 
-    The share is stored beside the state's runs, because the negatives may be deleted later.
+    The share is stored beside the state's runs, because the negatives may be deleted later. One that an older
+    version stored goes by other lists. It is computed again, or left out if the negatives are gone.
     """
     path, collection = informative_of(state.folder), data.collection
     if state.pool is None:
         return None
     if not is_published(state.pool):
-        return read_manifest(path).facts["share"] if is_published(path, KIND) else None
+        kept = read_manifest(path) if is_published(path, KIND) else None
+        return kept.facts["share"] if kept is not None and kept.inputs.get("lists") == LISTS else None
     pool = load_pool(state.pool, n_passages=collection.n_passages, collection=collection.digest)
     if not len(pool.passage_rows):
         return None

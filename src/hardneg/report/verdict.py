@@ -318,11 +318,13 @@ def _of_settings(rows: list[Any], kept: Mapping[str, Any]) -> list[str]:
 
 def _of_training(rows: list[Any], kept: Mapping[str, Any]) -> list[str]:
     dev = dict(kept.get("of", {}))
-    if len(dev) > 1 and len(set(dev.values())) == 1:  # at 1, no state can be better
-        below = min(dev.values()) < 1
-        return ["Train longer: on dev, no state differs from the untrained model."] if below else []
     row = next((row for row in rows if row["b"] == UNTRAINED), rows[0])
-    if kept.get("state") == UNTRAINED or _kind(row) == "worse":
+    worse = _kind(row) == "worse"
+    if not worse and dev.get(kept.get("state", UNTRAINED), 0) >= 1:  # no state can be better
+        return []
+    if len(dev) > 1 and len(set(dev.values())) == 1:
+        return ["Train longer: on dev, no state differs from the untrained model."]
+    if kept.get("state") == UNTRAINED or worse:
         return ["Try a lower learning rate, other negatives or more data: training did not help."]
     if len(dev) < 3:
         return []
