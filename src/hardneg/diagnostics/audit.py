@@ -432,7 +432,7 @@ def suspicion(strengths: Sequence[Float32], count: int) -> Float64:
     For each signal, p is the share, of the pairs for which it is known, for which it is at least as strong as for
     this pair. So no signal needs a weight or a scale; only the rarity of a strength counts. A signal that is not
     known for a pair (NaN) adds 1, the mean of -ln p over evenly spread p. The signals are not independent, so the
-    sum orders pairs but is no probability (Fisher, "Statistical Methods for Research Workers", 1932, Section 21.1).
+    sum orders pairs but is no probability (Fisher, "Statistical Methods for Research Workers", 1932, 21.1).
     """
     total = np.zeros(count)
     for strength in strengths:
