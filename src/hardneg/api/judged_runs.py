@@ -206,8 +206,8 @@ def check_limited(paths: Sequence[AnyRun], runs: Sequence[Run], own: Mapping[Pat
     for number, (given, run) in enumerate(zip(paths, runs, strict=True), 1):
         place = Path(given) if isinstance(given, str | Path) else f"run {number}"
         splits = own.get(place) if isinstance(place, Path) else None
-        among = dev_among(place, splits) if splits else None
-        if among:
+        among = dev_among(Path(place), splits) if splits else None
+        if splits and among:
             fix = "take --split test" if splits.test else "give a test split, or train with dev_passages = none"
             few.append((place, f"its dev ranks the first {among[0]} passages of BM25 alone", fix))
         elif run.limited:

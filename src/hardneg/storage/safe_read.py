@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from hardneg.storage.os_errors import reading
 
 T = TypeVar("T")
 _PARSER = threading.Lock()
+SMALL = 1 << 14  # bytes of a file whose spelling is checked once; with the 512 that are remembered, 8 MB at most
 
 
 def plain_bytes(path: Path) -> bytes:
@@ -38,7 +40,20 @@ def read_json(path: Path) -> Any:
 
 
 def as_written(data: bytes, value: Any) -> bool:
-    """Whether ``data`` is the very spelling in which we write ``value``; any other spelling is damage here."""
+    """Whether ``data`` is the very spelling in which we write ``value``, which was read from it; else it is damaged.
+
+    Small files, such as most manifests, are read many times. Of their bytes the answer is remembered, because
+    spelling takes much longer than reading.
+    """
+    return _small_as_written(data) if len(data) <= SMALL else _spelt(data, value)
+
+
+@lru_cache(maxsize=512)
+def _small_as_written(data: bytes) -> bool:
+    return _spelt(data, json.loads(data))
+
+
+def _spelt(data: bytes, value: Any) -> bool:
     return any(data == f"{json.dumps(value, indent=1, ensure_ascii=plain)}\n".encode() for plain in (True, False))
 
 
