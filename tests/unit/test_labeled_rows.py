@@ -95,18 +95,98 @@ def test_labels_of_no_list_are_left_out_as_other_columns_are(tmp_path):
     assert data.facts["ignored_fields"] == {"labels": 1}
 
 
+@pytest.mark.parametrize("name", [None, "train.jsonl", "train.csv"])
+@pytest.mark.parametrize(
+    ("positives", "column"),
+    [
+        (["a"], {"scores": [0.9]}),
+        (["a"], {"labels": [0]}),
+        (["a", "b"], {"scores": []}),
+        (["a", "b"], {"scores": ["x", "y"]}),
+        (["a", "b"], {"scores": [0.9, 0.5, 0.4]}),
+        (["a", "b"], {"labels": []}),
+        (["a", "b"], {"labels": ["animal", "x"]}),
+        (["a", "b"], {"labels": [17]}),
+        (["a", "b"], {"labels": [3, 17, 22]}),
+        (["a", "b"], {"labels": [0, 1], "neg": ["c"]}),
+        (["a", "b"], {"scores": [0.9, 0.8], "neg": ["c"]}),
+        (["a", "b"], {"scores": [0.9], "neg": ["c"]}),
+        (["a", "b"], {"scores": [0.9, 0.8], "neg": []}),
+    ],
+)
+def test_lists_that_mean_something_else_are_left_out_as_other_columns_are(tmp_path, positives, column, name):
+    rows = [{"query": "what", "pos": positives, **column}]
+    if name == "train.csv":
+        rows = [{key: json.dumps(one) if isinstance(one, list) else one for key, one in rows[0].items()}]
+    made = {True: hn.Collection.from_pairs, False: hn.import_collection}[name is None]
+    data = made(rows if name is None else written(tmp_path / name, rows), to=tmp_path / "c")
+    assert positives_of(data) == {"what": positives}
+    assert data.facts["ignored_fields"] == {next(iter(column)): 1}
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "[True, False, 0]",
+        "[true, false, 0]",
+        "['1', '0', '0']",
+        '["1", "0", "0"]',
+        "[1 0 0]",
+        "[ True False False]",
+        " [1, 0, 0] ",
+        "[np.int64(1), np.int64(0), np.int64(0)]",
+        "[np.True_, np.False_, np.False_]",
+        "[1.0, 0.0, -1.0]",
+    ],
+)
+def test_labels_in_cells_are_read_in_each_notation(tmp_path, cell):
+    rows = [LABELED[0] | {"positive": json.dumps(LABELED[0]["positive"]), "labels": cell}]
+    data = hn.import_collection(written(tmp_path / "train.csv", rows), tmp_path / "c")
+    assert positives_of(data) == {"what jumps": ["a fox"]}
+    assert data.facts["ignored_fields"] == {}
+
+
+@pytest.mark.parametrize("cell", ["[1, 0]", "[1.0, nan, 0.0]", "[1, null, 0]", "[1 ... 0]"])
+def test_labels_in_cells_that_are_not_of_all_texts_are_refused(tmp_path, cell):
+    rows = [LABELED[0] | {"positive": json.dumps(LABELED[0]["positive"]), "labels": cell}]
+    with pytest.raises(InputError, match="WRONG_COLUMNS: 2 labels in 'labels' of 3 texts in 'positive'"):
+        hn.import_collection(written(tmp_path / "train.csv", rows), tmp_path / "never")
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("labels", [None, float("nan"), "", [], ...])
+def test_a_row_without_labels_among_rows_with_labels_is_refused(tmp_path, labels, order):
+    without = {key: one for key, one in (LABELED[1] | {"labels": labels}).items() if one is not ...}
+    rows = [LABELED[0], without, {"anchor": "who", "positive": ["a dog"]}][::order]
+    said = "WRONG_COLUMNS: the 2 texts in 'positive' have no labels in 'labels', as those of other rows have; give"
+    assert f"rows of train:2: {said}" in fault_of(rows, tmp_path)
+    (found,) = hn.check_import(written(tmp_path / "train.jsonl", rows)).faults
+    assert f"train.jsonl:2: {said}" in str(found)
+
+
+def test_a_row_whose_column_of_negatives_is_empty_is_divided_by_its_labels(tmp_path):
+    rows = [LABELED[0] | {"negative": None}, LABELED[1] | {"positive": "a dog", "negative": "a stone"}]
+    data = hn.Collection.from_pairs(rows, to=tmp_path / "c")
+    assert positives_of(data) == POSITIVES
+    assert negatives_of(hn.import_negatives(rows, data, tmp_path / "pool"), data) == NEGATIVES
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
         ({"labels": [1, 0]}, "rows of train:1: WRONG_COLUMNS: 2 labels in 'labels' of 3 texts in 'positive'"),
-        ({"labels": ["1", "0", "0"]}, "rows of train:1: WRONG_TYPE: the scores in 'labels' are"),
-        ({"labels": [2.5, 0, 0]}, "rows of train:1: BAD_GRADE: the label 2.5 is"),
+        (
+            {"labels": [1, None, 0]},
+            "rows of train:1: WRONG_COLUMNS: 2 labels in 'labels' of 3 texts in 'positive'",
+        ),
+        ({"labels": [2.5, 0, 0]}, "rows of train:1: BAD_GRADE: the label 2.5 in 'labels' is"),
         ({"labels": None, "scores": [0.9, 0.5, 0.4]}, "rows of train:1: AMBIGUOUS: 'positive' is a list, and the"),
     ],
 )
 def test_lists_that_do_not_say_what_is_positive_are_refused_in_a_line(tmp_path, changed, said):
     rows = [LABELED[0] | changed]
     assert said in fault_of(rows, tmp_path)
+    assert fault_of(rows, tmp_path).endswith(", or rename the column if it means something else")
     (found,) = hn.check_import(written(tmp_path / "train.jsonl", rows)).faults
     assert said.removeprefix("rows of train:1: ") in str(found)
 
@@ -142,6 +222,14 @@ def test_whole_grades_and_scores_beside_negatives_are_not_of_the_bound(tmp_path,
     beside = hn.Collection.from_pairs(taught, to=tmp_path / "beside")
     assert data.facts["counts"] == beside.facts["counts"] == {}
     assert "bound" not in caplog.text + "".join(hn.examine(data)["advice"])
+
+
+def test_of_labels_only_those_that_the_bound_made_positives_are_told(tmp_path):
+    row = {"query": "what", "pos": ["a", "b", "c"]}
+    data = hn.Collection.from_pairs([row | {"labels": [2, 1, 0.3]}], to=tmp_path / "none")
+    assert data.facts["counts"] == {}
+    data = hn.Collection.from_pairs([row | {"labels": [2, 0.7, 0.3]}], to=tmp_path / "one")
+    assert data.facts["counts"] == {"judgements_by_bound": 1}
 
 
 @pytest.mark.parametrize(("label", "told"), [(0, True), (1, False)])
@@ -187,8 +275,7 @@ def test_a_list_of_scores_beside_negatives_is_a_teachers(tmp_path, rows, name):
     assert of_texts == {"a dog": 0.5, "a cat": 0.25, "a fox": 0.125, "a stone": 0.0625}
 
 
-def test_scores_of_no_list_are_left_out_and_too_few_are_refused(tmp_path):
-    data = hn.Collection.from_pairs([row | {"scores": 0.5} for row in TUPLES], to=tmp_path / "c")
+@pytest.mark.parametrize("scores", [0.5, [0.5, 0.25], [0.5, 0.25, None]])
+def test_scores_that_are_not_of_all_texts_are_left_out(tmp_path, scores):
+    data = hn.Collection.from_pairs([row | {"scores": scores} for row in TUPLES], to=tmp_path / "c")
     assert data.facts["ignored_fields"] == {"scores": 1}
-    said = fault_of([TUPLES[0] | {"scores": [0.5, 0.25]}], tmp_path)
-    assert "rows of train:1: WRONG_COLUMNS: 2 scores of 1 positives and 2 negatives; give each text one" in said

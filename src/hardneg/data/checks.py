@@ -79,7 +79,7 @@ def bound_told(made: int, judgements: int) -> str:
     """What to know of the judgements that the bound of a score made."""
     return (
         f"the bound 0.5 of a score between 0 and 1 made {made:,} of {counted(judgements, 'judgement')}; if the"
-        " scores are a model's similarities, they are no grades: give negatives a column of their own"
+        " scores are a model's similarities, they are no grades: give whole grades, or negatives their own column"
     )
 
 

@@ -15,11 +15,12 @@ import ast
 import contextlib
 import io
 import json
+import math
 import re
 import sys
 import tokenize
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,6 +40,7 @@ from hardneg.data.formats.faults import Unread, refuse
 from hardneg.data.formats.lines import Fields, described, id_of, ids_of, text_of
 from hardneg.data.record_source import GivenRecord, JudgementRecord, PassageRecord, QueryRecord, Source
 from hardneg.errors import InputError
+from hardneg.shown import counted
 from hardneg.storage.safe_read import undisturbed
 
 LIST = re.compile(r"\[\s*(?:[-+.\d]|\])")  # how a list of numbers begins
@@ -46,6 +48,11 @@ NEIGHBOURS = re.compile(r"""['"][\s\\]*[rRuU]?['"]""")  # quotes as where no com
 SHORTENED = re.compile(
     r"""\[\s*(['"]).*\1,?\s+\.\.\.,?\s+(['"]).*\2\s*\]""", re.DOTALL
 )  # numpy's way above 1,000 items
+NUMPY = re.compile(r"np\.(?:\w+\(([^()]*)\)|(True|False)_)")  # its way to write a number alone
+NAN = re.compile(r"\bnan\b")
+UNPARTED = re.compile(r"""(?<=[\w.'"])\s+(?=[-+\w.'"])""")  # where numpy writes no comma between two items
+RENAME = "or rename the column if it means something else"
+LABEL_EACH = f"give each text one label (1: positive, 0: negative), {RENAME}"
 # Words for the splits of pairs, and what these are called.
 SPLITS = {name: name for name in ("train", "dev", "test")} | dict.fromkeys(("validation", "valid", "val"), "dev")
 
@@ -55,8 +62,9 @@ Rows = Iterable[tuple[int, Fields]]
 class Pair(NamedTuple):
     """A row of pairs; ``ids`` are positives named by their ids.
 
-    ``grades`` are those of the positives or ids: 1 unless a score or a label says otherwise. ``by_bound``: the
-    bound 0.5 made grades of scores between 0 and 1.
+    ``grades`` are those of the positives or ids: 1 unless a score or a label says otherwise. ``by_bound``: which
+    of them the bound 0.5 made of a score between 0 and 1. ``listed``: the column ``labels`` or ``scores`` whose
+    list is read.
     """
 
     query_id: str
@@ -68,7 +76,8 @@ class Pair(NamedTuple):
     positive_scores: Sequence[float] = ()
     negative_scores: Sequence[float] = ()
     ids: Sequence[str] = ()
-    by_bound: bool = False
+    by_bound: Sequence[bool] = ()
+    listed: str | None = None
 
 
 @dataclass(frozen=True)
@@ -106,7 +115,11 @@ def columns_in(table: Table, fields: Fields) -> PairColumns | None:
 
 
 def pairs_of(table: Table) -> Iterator[Pair]:
-    """The rows of a table of pairs; a row that lacks a text or a score that is needed is a fault."""
+    """The rows of a table of pairs; a row that lacks a text or a score that is needed is a fault.
+
+    Where labels divide the texts of some rows, other rows with several texts and no labels are faults, too.
+    """
+    divided, whole = "", None  # the column of labels that divide a row; a row with several texts and no labels
     for line, fields in table.rows():
         place = Place(table.path, line)
         columns = columns_in(table, fields)
@@ -114,8 +127,21 @@ def pairs_of(table: Table) -> Iterator[Pair]:
             refuse(no_pair(table.path, list(fields), line))
             continue
         pair = _pair(columns, fields, place)
+        if pair.listed is not None and pair.listed == columns.labels:
+            divided = pair.listed if pair.negatives or min(pair.grades, default=1) < 1 else divided
+        elif len(pair.positives) + len(pair.ids) > 1 and not pair.negatives:
+            whole = whole or (len(pair.positives) + len(pair.ids), columns.positive, place)
+        if divided and whole is not None:
+            refuse(unlabelled(divided, *whole))
+            whole = None
         if not isinstance(pair.query, Unread) and not isinstance(pair.query_id, Unread):
             yield pair
+
+
+def unlabelled(labels: str, texts: int, column: str, place: Place) -> InputError:
+    """The fault of a row of several texts without labels, where those of other rows name negatives."""
+    what = f"the {texts} texts in {column!r} have no labels in {labels!r}, as those of other rows have"
+    return InputError("WRONG_COLUMNS", what, LABEL_EACH, path=place.path, line=place.line)
 
 
 def _pair(columns: PairColumns, fields: Fields, place: Place) -> Pair:
@@ -123,59 +149,55 @@ def _pair(columns: PairColumns, fields: Fields, place: Place) -> Pair:
     query_id = text_id(query) if columns.query_id is None else id_of(fields, columns.query_id, *place)
     negatives = [text for name in columns.negatives for text in texts_in(fields, name, place) if text]
     judged = (ids_in if columns.by_id else texts_in)(fields, columns.positive, place)
-    labels = _labels(columns, fields, len(judged), place)
+    labels = None if negatives else _labels(columns, fields, len(judged), place)
     grades, by_bound = _grades(columns, fields, labels, len(judged), place)
     if columns.by_id:
-        return Pair(query_id, query, [], negatives, grades, place, ids=judged, by_bound=by_bound)
+        listed = None if labels is None else columns.labels
+        return Pair(query_id, query, [], negatives, grades, place, ids=judged, by_bound=by_bound, listed=listed)
     if labels is None:
-        taught = _taught(columns, fields, len(judged), len(negatives), place)
-        return Pair(query_id, query, judged, negatives, grades, place, *taught, by_bound=by_bound)
+        high, low, listed = _taught(columns, fields, len(judged), len(negatives), place)
+        return Pair(query_id, query, judged, negatives, grades, place, high, low, (), by_bound, listed)
     negatives = [text for text, grade in zip(judged, grades, strict=True) if grade < 1 and text]
     positives = [text for text, grade in zip(judged, grades, strict=True) if grade > 0]
+    by_bound = [one for one, grade in zip(by_bound, grades, strict=True) if grade > 0]
     grades = [grade for grade in grades if grade > 0]
-    return Pair(query_id, query, positives, negatives, grades, place, by_bound=by_bound)
+    return Pair(query_id, query, positives, negatives, grades, place, by_bound=by_bound, listed=columns.labels)
 
 
 def _grades(
     columns: PairColumns, fields: Fields, labels: list[float] | None, judged: int, place: Place
-) -> tuple[list[int], bool]:
-    """The grades of all that a row judges, and whether the bound 0.5 made any of them."""
+) -> tuple[list[int], list[bool]]:
+    """The grades of all that a row judges, and which of them the bound 0.5 made."""
     if labels is not None:
-        return [grade_in({"label": one}, "label", place) for one in labels], any(map(is_share, labels))
+        grades = [grade_in({"label": one}, "label", place, columns.labels) for one in labels]
+        return grades, [*map(is_share, labels)]
     if columns.score is None or columns.negatives:
-        return [1] * judged, False
-    return [grade_in(fields, columns.score, place)] * judged, is_share(fields.get(columns.score))
+        return [1] * judged, [False] * judged
+    return [grade_in(fields, columns.score, place)] * judged, [is_share(fields.get(columns.score))] * judged
 
 
 def _labels(columns: PairColumns, fields: Fields, judged: int, place: Place) -> list[float] | None:
-    """The labels of a list of texts or ids in the place of the positives; None: the row has none.
+    """The labels of several texts or ids in the place of the positives; None: the row has none.
 
-    A list of scores in place of the labels is refused, as it does not tell the positives from the negatives.
+    A list without numbers is another column, and so is one of another length that names no negative. A list of
+    scores in place of the labels is refused, as it does not tell the positives from the negatives.
     """
-    if has_labels(columns, fields, place):
-        labels = _numbers(fields[columns.labels or ""], columns.labels or "", place)
-        if labels is None or len(labels) == judged:
-            return labels
-        what = f"{len(labels)} labels in {columns.labels!r} of {judged} texts in {columns.positive!r}"
-        fix = "give each text one label: 1 for a positive, 0 for a negative"
-        refuse(InputError("WRONG_COLUMNS", what, fix, path=place.path, line=place.line))
-    elif judged and is_mixed(columns, fields, place) and is_list_in(fields, columns.scores, place):
+    if judged < 2:
+        return None
+    labels = numbers_in(fields, columns.labels, place)
+    known = [label for label in labels if math.isfinite(label)]
+    if known and len(known) == len(labels) == judged:
+        return labels
+    if known and (len(labels) == judged or min(known) < 1):
+        what = f"{counted(len(known), 'label')} in {columns.labels!r} of {judged} texts in {columns.positive!r}"
+        refuse(InputError("WRONG_COLUMNS", what, LABEL_EACH, path=place.path, line=place.line))
+        return [1.0] * judged
+    scores = [] if columns.negatives else numbers_in(fields, columns.scores, place)
+    if len(scores) == judged and all(map(math.isfinite, scores)):
         what = f"{columns.positive!r} is a list, and the list {columns.scores!r} does not say which are positives"
-        fix = "add a list 'labels' (1: positive, 0: negative), or give negatives a column of their own"
+        fix = f"add a list 'labels' (1: positive, 0: negative), give negatives a column of their own, {RENAME}"
         refuse(InputError("AMBIGUOUS", what, fix, path=place.path, line=place.line))
     return None
-
-
-def has_labels(columns: PairColumns, fields: Fields, place: Place) -> bool:
-    """Whether a row has a list of labels, which say what in its list of texts or ids is a positive."""
-    return is_mixed(columns, fields, place) and is_list_in(fields, columns.labels, place)
-
-
-def is_mixed(columns: PairColumns, fields: Fields, place: Place) -> bool:
-    """Whether negatives may stand among the positives of a row: these are a list, and no column has negatives."""
-    value = fields.get(columns.positive)
-    in_cell = isinstance(value, str) and value.startswith("[") and value.endswith("]") and in_cells(place.path)
-    return not columns.negatives and (in_cell or isinstance(value, list))
 
 
 def texts_in(fields: Fields, name: str, place: Place) -> list[str]:
@@ -242,33 +264,43 @@ def are_glued(text: str, items: Sequence[Any]) -> bool:
 
 def _taught(
     columns: PairColumns, fields: Fields, positives: int, negatives: int, place: Place
-) -> tuple[list[float], list[float]]:
-    """A teacher's scores of the positives and of the negatives; empty where the row has none."""
+) -> tuple[list[float], list[float], str | None]:
+    """A teacher's scores of the positives and of the negatives, and the column of a list of both; empty: none."""
     if all(columns.taught):
         of_positives, of_negatives = (
             _numbers(fields.get(name or ""), name or "", place) for name in columns.taught
         )
-    elif name := scores_of_all(columns, fields, place):
-        scores = _numbers(fields[name], name, place)
+    elif is_list_in(fields, columns.score, place):
+        scores = _numbers(fields[columns.score or ""], columns.score or "", place)
         of_positives, of_negatives = (None, None) if scores is None else (scores[:positives], scores[positives:])
     else:
-        return [], []
+        found = numbers_in(fields, columns.scores, place) if negatives else []
+        whole = negatives and len(found) == positives + negatives and all(map(math.isfinite, found))
+        return (found[:positives], found[positives:], columns.scores) if whole else ([], [], None)
     if of_positives is None or of_negatives is None:
-        return [], []
+        return [], [], None
     if not of_positives and not of_negatives:
-        return [], []
+        return [], [], None
     if (len(of_positives), len(of_negatives)) != (positives, negatives):
+        names = " and ".join(map(repr, columns.taught if all(columns.taught) else (columns.score,)))
         what = f"{len(of_positives) + len(of_negatives)} scores of {positives} positives and {negatives} negatives"
-        fix = "give each text one score, or leave the column of scores out"
-        refuse(InputError("WRONG_COLUMNS", what, fix, path=place.path, line=place.line))
-        return [], []
-    return of_positives, of_negatives
+        fix = f"give each text one score, {RENAME}"
+        refuse(InputError("WRONG_COLUMNS", f"{what} stand in {names}", fix, path=place.path, line=place.line))
+        return [], [], None
+    return of_positives, of_negatives, None
 
 
-def scores_of_all(columns: PairColumns, fields: Fields, place: Place) -> str | None:
-    """The column of a row with a list of a teacher's scores: of the positives first, then of the negatives."""
-    names = (columns.score, columns.scores if columns.negatives else None)
-    return next((name for name in names if is_list_in(fields, name, place)), None)
+def numbers_in(fields: Fields, name: str | None, place: Place) -> list[float]:
+    """The items of a list of numbers in a field, NaN for what is none; no items where the field is no list.
+
+    In CSV and TSV the list is a text, as JSON, Python or numpy write it.
+    """
+    value = None if name is None else fields.get(name)
+    text = value.strip() if isinstance(value, str) and in_cells(place.path) else ""
+    if text.startswith("[") and text.endswith("]"):
+        text = UNPARTED.sub(", ", NUMPY.sub(r"\1\2", text))
+        value = _listed(NAN.sub("None", text), object, name or "", place)
+    return [*map(number_of, value)] if isinstance(value, list) else []
 
 
 def is_list_in(fields: Fields, name: str | None, place: Place) -> bool:
@@ -295,10 +327,11 @@ def _numbers(value: Any, name: str, place: Place) -> list[float] | None:
     return None
 
 
-def grade_in(fields: Fields, name: str, place: Place) -> int:
+def grade_in(fields: Fields, name: str, place: Place, listed: str | None = None) -> int:
     """The grade that a score means: a whole number is the grade; a share from 0 to 1 is relevant from 0.5 on.
 
-    A pair whose row lacks the field is relevant; a null is a fault, like an empty cell.
+    A pair whose row lacks the field is relevant; a null is a fault, like an empty cell. ``listed``: the column of
+    the list that the score stands in.
     """
     value = fields.get(name, 1)
     score = number_of(value)
@@ -307,8 +340,10 @@ def grade_in(fields: Fields, name: str, place: Place) -> int:
     if is_share(value):
         return int(score >= 0.5)
     shown = "is empty, which is" if value is None else f"{value!r:.40} is"
-    what = f"the {name} {shown} neither a whole grade nor a share from 0 to 1"
     fix = "give whole grades (0: not relevant), or scale scores to 0 … 1 (relevant from 0.5 on)"
+    if listed is not None:
+        shown, fix = f"{value!r:.40} in {listed!r} is", f"{fix}, {RENAME}"
+    what = f"the {name} {shown} neither a whole grade nor a share from 0 to 1"
     refuse(InputError("BAD_GRADE", what, fix, path=place.path, line=place.line))
     return 0
 
@@ -335,21 +370,24 @@ def pair_passages(
     """Each text of a positive or negative once, in order of appearance; those that are ``known`` are left out."""
     seen: set[str] = set(known)
     for table in tables:
+        listed: set[str | None] = set()
         for pair in pairs_of(table):
+            listed.add(pair.listed)
             for text in (*pair.positives, *pair.negatives):
                 if (passage_id := text_id(text)) not in seen:
                     seen.add(passage_id)
                     yield PassageRecord(passage_id, "", text, *pair.place)
-        count_ignored(table, ignored)
+        count_ignored(table, ignored, listed)
 
 
-def count_ignored(table: Table, ignored: Counter[str]) -> None:
-    """Count the columns of a table's first row that are not read, once a table."""
-    line, fields = next(iter(table.rows()), (1, {}))
+def count_ignored(table: Table, ignored: Counter[str], listed: Set[str | None]) -> None:
+    """Count the columns of a table's first row that are not read, once a table.
+
+    ``listed`` are those that are read where they hold a list of numbers, as they do in some row.
+    """
+    _, fields = next(iter(table.rows()), (1, {}))
     columns = columns_in(table, fields)
     if columns is not None:
-        place = Place(table.path, line)
-        listed = {columns.labels if has_labels(columns, fields, place) else scores_of_all(columns, fields, place)}
         ignored.update(fields.keys() - columns.used - listed)
 
 
@@ -377,12 +415,12 @@ def pair_judgements(
         for pair in pairs_of(table):
             texts = map(text_id, pair.positives)
             judged = (*(known.get(one, one) for one in texts), *pair.ids)
-            for passage_id, grade in zip(judged, pair.grades, strict=True):
+            for passage_id, grade, by_bound in zip(judged, pair.grades, pair.by_bound, strict=True):
                 key = (table.split, pair.query_id, passage_id, grade)
                 if key not in seen:
                     seen.add(key)
                     judged_by["all"] += 1
-                    judged_by["bound"] += pair.by_bound
+                    judged_by["bound"] += by_bound
                     yield JudgementRecord(*key, *pair.place)
 
 
