@@ -6,6 +6,7 @@ import pytest
 
 import hardneg as hn
 from hardneg.cli import run
+from hardneg.data import collection
 from hardneg.errors import InputError
 
 LABELED = [
@@ -169,6 +170,19 @@ def test_a_row_whose_column_of_negatives_is_empty_is_divided_by_its_labels(tmp_p
     data = hn.Collection.from_pairs(rows, to=tmp_path / "c")
     assert positives_of(data) == POSITIVES
     assert negatives_of(hn.import_negatives(rows, data, tmp_path / "pool"), data) == NEGATIVES
+
+
+@pytest.mark.parametrize("older", [{}, {"reading": 4}])
+def test_negatives_are_not_kept_for_a_collection_of_an_older_reading(tmp_path, monkeypatch, capsys, older):
+    file = written(tmp_path / "train.jsonl", LABELED)
+    with monkeypatch.context() as patch:
+        patch.setattr(collection, "settings_of", lambda source, rules: {"format": "pairs", **vars(rules), **older})
+        hn.import_collection(file, tmp_path / "c")
+    assert hn.import_collection(file, tmp_path / "new").digest == hn.open_collection(tmp_path / "c").digest
+    assert run(["import", str(file), "--to", str(tmp_path / "c"), "--negatives", str(tmp_path / "pool")]) == 2
+    said = "EXISTS: this collection of the source was made by an older reading of it; give a new --to"
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "pool").exists()
 
 
 @pytest.mark.parametrize(

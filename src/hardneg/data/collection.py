@@ -54,6 +54,7 @@ from hardneg.shown import Shown, counted
 from hardneg.storage.artifacts import (
     FORMAT_VERSION,
     Manifest,
+    SettingsClash,
     cache_root,
     digest_json,
     is_published,
@@ -67,7 +68,7 @@ from hardneg.storage.artifacts import (
 log = logging.getLogger(__name__)
 
 KIND = "collection"
-READING = 5  # raised when hardneg reads other content from the same source: older cached collections are not used
+READING = 5  # raised when hardneg reads other content from the same source: older collections are not used for it
 RARE = 100  # a text is held out as dev only if it is asked by no more than this part of the queries: 1 / RARE
 
 
@@ -327,19 +328,33 @@ def cached_place(source: Source, rules: Rules, cache: Path | None = None) -> Pat
 
 
 def is_made_of(path: Path, source: Source, rules: Rules) -> bool:
-    """Whether the collection that :func:`publish_source` would build stands at ``path``."""
+    """Whether the collection that :func:`publish_source` would build stands at ``path``.
+
+    Raises
+    ------
+    SettingsClash : it is of this source, but an older hardneg read other content from it.
+    """
     if not is_published(path):
         return False
-    there = read_manifest(path)
-    made = {"format": source.format, **vars(rules)}, dict(source.inputs)
-    same = there.kind == KIND and (dict(there.settings), dict(there.inputs)) == made
-    return same and Collection.open(path).language == source.language
+    there, made = read_manifest(path), settings_of(source, rules)
+    settings = {**there.settings, "reading": READING}
+    same = there.kind == KIND and (settings, dict(there.inputs)) == (made, dict(source.inputs))
+    if not same or Collection.open(path).language != source.language:
+        return False
+    if there.settings.get("reading") != READING:
+        what = "this collection of the source was made by an older reading of it"
+        raise SettingsClash(path, what, "give a new --to, or remove it")
+    return True
+
+
+def settings_of(source: Source, rules: Rules) -> dict[str, Any]:
+    """What the manifest of a source's collection says of how it was made."""
+    return {"format": source.format, "reading": READING, **vars(rules)}
 
 
 def publish_source(source: Source, to: Path, rules: Rules, *, replace: bool = False) -> Collection:
     """Build the collection of a source and publish it at ``to``."""
-    settings = {"format": source.format, **vars(rules)}
-    with publish(to, KIND, settings=settings, inputs=source.inputs, replace=replace) as draft:
+    with publish(to, KIND, settings=settings_of(source, rules), inputs=source.inputs, replace=replace) as draft:
         build(source, draft, rules)
     found = Collection.open(to)
     for kind, ids in (("passage", found.passage_ids), ("query", found.query_ids)):

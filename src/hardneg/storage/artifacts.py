@@ -299,8 +299,13 @@ class SettingsClash(ArtifactError):
 
     status = 2
 
-    def __init__(self, path: Path) -> None:
-        super().__init__("EXISTS", "something is here already", "give a new path or remove it", path=path)
+    def __init__(
+        self,
+        path: Path,
+        what: str = "something is here already",
+        fix: str = "give a new path or remove it",
+    ) -> None:
+        super().__init__("EXISTS", what, fix, path=path)
 
 
 def seal(draft: Draft, kind: str, settings: Mapping[str, Any], inputs: Mapping[str, str]) -> None:
