@@ -154,6 +154,14 @@ def test_labels_in_cells_that_are_not_of_all_texts_are_refused(tmp_path, cell):
         hn.import_collection(written(tmp_path / "train.csv", rows), tmp_path / "never")
 
 
+def test_items_of_numpy_in_a_list_are_numbers(tmp_path):
+    numpy = pytest.importorskip("numpy")
+    rows = [row | {"labels": [*numpy.array(row["labels"])]} for row in LABELED]
+    assert positives_of(hn.Collection.from_pairs(rows, to=tmp_path / "list")) == POSITIVES
+    rows = [row | {"labels": (*map(numpy.bool_, row["labels"]),)} for row in LABELED]
+    assert positives_of(hn.Collection.from_pairs(rows, to=tmp_path / "tuple")) == POSITIVES
+
+
 @pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize("labels", [None, float("nan"), "", [], ...])
 def test_a_row_without_labels_among_rows_with_labels_is_refused(tmp_path, labels, order):

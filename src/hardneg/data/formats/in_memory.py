@@ -111,8 +111,10 @@ def plain(row: Mapping[str, Any]) -> Fields:
 
 
 def plain_value(value: Any) -> Any:
-    """A value of a row as JSON has it; a tuple is a list."""
+    """A value of a row as JSON has it; a tuple is a list, and items of numpy are those of Python."""
     value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, float) and value != value:
         return None
-    return list(value) if isinstance(value, tuple) else value
+    if isinstance(value, list | tuple):
+        return [plain_value(item) if hasattr(item, "tolist") else item for item in value]
+    return value
