@@ -69,6 +69,20 @@ def test_a_dataset_of_any_format_is_read_alike(tmp_path, of_file, format, stream
     assert content(hn.Collection.from_pairs(given, to=tmp_path / "made")) == content(of_file)
 
 
+@pytest.mark.parametrize("format", ["pandas", "arrow", "polars", "numpy"])
+def test_columns_that_a_format_hides_are_not_read(tmp_path, format):
+    datasets = pytest.importorskip("datasets")
+    pytest.importorskip("pandas")
+    pytest.importorskip("polars")
+    given = datasets.Dataset.from_list([{"anchor": "what", "positive": "this", "negative": "that", "score": 0}])
+    data = hn.Collection.from_pairs(
+        given.with_format(format, columns=["anchor", "positive"]), to=tmp_path / "made"
+    )
+    assert data.n_passages == 1
+    assert [*data.grades("train").values()] == [{data.passage_ids.take([0])[0]: 1}]
+    assert data.facts["ignored_fields"] == {}
+
+
 def test_splits_are_named_as_in_files(tmp_path):
     made = hn.Collection.from_pairs({"train": ROWS[:2], "validation": ROWS[2:]}, to=tmp_path / "made")
     assert made.splits == ("dev", "train")

@@ -91,7 +91,7 @@ def records_of(given: Any, named: str) -> Iterable[Mapping[str, Any]]:
     if wrong or (hasattr(given, "to_frame") and not hasattr(given, "columns")):  # a single column of pandas
         raise InputError("WRONG_TYPE", f"the {named} are of the type {type(given).__name__}", f"give {FORM}")
     if hasattr(given, "with_format") and not isinstance(next(iter(given), {}), Mapping):
-        given = given.with_format(None)  # a Dataset whose rows are tables of pandas, polars or Arrow
+        given = unformatted(given)
     if hasattr(given, "to_dicts"):  # polars
         rows = given.to_dicts()
     elif hasattr(given, "columns") and hasattr(given, "iloc"):  # pandas
@@ -103,6 +103,13 @@ def records_of(given: Any, named: str) -> Iterable[Mapping[str, Any]]:
             what = f"row {number} of the {named} is no mapping of column names to values"
             raise InputError("WRONG_TYPE", what, f"give {FORM}")
     return rows
+
+
+def unformatted(given: Any) -> Any:
+    """A ``Dataset`` of the format pandas, polars or Arrow, whose rows are tables, with mappings as its rows."""
+    if not hasattr(given, "format"):  # a stream, whose format chooses no columns
+        return given.with_format(None)
+    return given.with_format(None, columns=given.format["columns"])
 
 
 def plain(row: Mapping[str, Any]) -> Fields:
