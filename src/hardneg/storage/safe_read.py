@@ -40,10 +40,10 @@ def read_json(path: Path) -> Any:
 
 
 def as_written(data: bytes, value: Any) -> bool:
-    """Whether ``data`` is the very spelling in which we write ``value``, which was read from it; else it is damaged.
+    """Whether ``data`` is the very spelling in which we write ``value``; any other spelling is damage here.
 
-    Small files, such as most manifests, are read many times. Of their bytes the answer is remembered, because
-    spelling takes much longer than reading.
+    ``value`` was read from ``data``. Small files, such as most manifests, are read many times. Of their bytes the
+    answer is remembered, because spelling takes much longer than reading.
     """
     return _small_as_written(data) if len(data) <= SMALL else _spelt(data, value)
 
