@@ -16,7 +16,7 @@ import pytest
 
 from hardneg import cli
 from hardneg.errors import Interrupted, PeerError, ResourceError, SettingsError
-from hardneg.process import distributed, launch, signals, threads
+from hardneg.process import distributed, launch, meeting, signals, threads
 from hardneg.process.agreement import check_told_alike
 from hardneg.process.distributed import group, rank, shard_of, world_size
 from hardneg.process.signals import StopFlag, stop_flag
@@ -161,7 +161,7 @@ def free_port():
 @pytest.mark.parametrize("number", ["0", "1"])
 def test_a_world_that_never_assembles_is_not_waited_for_for_ever(launched, monkeypatch, number):
     pytest.importorskip("torch.distributed")  # loaded before the clock starts
-    monkeypatch.setattr(distributed, "ASSEMBLY", timedelta(seconds=1))
+    monkeypatch.setattr(meeting, "ASSEMBLY", timedelta(seconds=1))
     launched(RANK=number, WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
     begun = time.monotonic()
     with pytest.raises(
@@ -175,30 +175,43 @@ def test_a_world_that_never_assembles_is_not_waited_for_for_ever(launched, monke
 
 def test_a_signal_ends_the_waiting(launched, monkeypatch):
     launched(RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
-    monkeypatch.setattr(distributed, "ASSEMBLY", timedelta(seconds=20))
+    monkeypatch.setattr(meeting, "ASSEMBLY", timedelta(seconds=20))
     monkeypatch.setattr(stop_flag, "signal", signal.SIGTERM)
     with pytest.raises(Interrupted):
         opened()
 
 
-def test_processes_that_were_told_of_different_worlds_do_not_wait_for_each_other(tmp_path):
-    """Rank 0 takes two for all, and rank 1 waits for a third: both end long before the time to assemble."""
+@pytest.mark.parametrize(
+    ("worlds", "statuses"), [((2, 3), [8, 8]), ((2, 2, 4, 4), [0, 0, 8, 8])], ids=lambda given: f"{given}"
+)
+def test_processes_that_were_told_of_different_worlds_do_not_wait_for_each_other(
+    tmp_path, monkeypatch, worlds, statuses
+):
+    """Rank 0 takes two for all, and others wait for more: these end long before the time to assemble."""
+    pytest.importorskip("torch.distributed")
+    monkeypatch.setattr(meeting, "SETTLED_SECONDS", 1.0)
+    log, refused, begun = tmp_path / "log", statuses.count(8), time.monotonic()
+
+    def lines():
+        return log.read_text().splitlines()
 
     def work(rank):
-        os.environ["WORLD_SIZE"] = str(2 + rank)
+        os.environ["WORLD_SIZE"] = str(worlds[rank])
+        time.sleep(rank // 3)  # rank 3 comes after rank 0 has called, rank 2 perhaps before
         try:
-            opened()
+            with group():  # rank 0 serves the store as long as it lives
+                while len(lines()) < refused and time.monotonic() < begun + 60:
+                    time.sleep(0.1)
         except PeerError as fault:
             os.write(2, f"{fault}\n".encode())
             return fault.status
         return 0
 
-    begun = time.monotonic()
-    assert together(2, work, tmp_path / "log") == [8, 8]
+    assert together(len(worlds), work, log) == statuses
     assert time.monotonic() - begun < 60
-    lines = (tmp_path / "log").read_text().splitlines()
-    assert len(lines) == 2
-    assert all("(some were told WORLD_SIZE = 2 and some 3)" in line for line in lines)
+    assert len(lines()) == refused
+    told = f"(some were told WORLD_SIZE = {worlds[0]} and some {worlds[-1]})"
+    assert all(told in line for line in lines())
 
 
 @pytest.mark.parametrize("lost", [0, 1, None])
@@ -208,7 +221,7 @@ def test_processes_meet_in_a_store_that_has_what_those_before_them_wrote(tmp_pat
     kept = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     monkeypatch.setattr(distributed, "LINGER_SECONDS", 0.0)
-    monkeypatch.setattr(distributed, "ASSEMBLY", timedelta(seconds=20))
+    monkeypatch.setattr(meeting, "ASSEMBLY", timedelta(seconds=20))
 
     def attempt(number):
         def work(rank):
@@ -249,18 +262,34 @@ def test_one_that_died_before_all_had_come_is_not_taken_for_the_one_that_comes_i
         assert together(2, work, tmp_path / "log") == [0, 0], (tmp_path / "log").read_text()
 
 
+def test_what_a_dead_rank_0_called_last_is_not_believed_at_once(tmp_path, monkeypatch):
+    """An elastic launcher starts two processes after one: rank 1 is beyond the world of that one."""
+    dist = pytest.importorskip("torch.distributed")
+    kept = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    kept.set("hardneg/call", "of-a-dead-one 1")
+    monkeypatch.setattr(meeting, "ASSEMBLY", timedelta(seconds=20))
+
+    def work(rank):
+        time.sleep(0.5 * (rank == 0))
+        os.environ.update(MASTER_PORT=str(kept.port), TORCHELASTIC_USE_AGENT_STORE="True")
+        opened()
+        return 0
+
+    assert together(2, work, tmp_path / "log") == [0, 0], (tmp_path / "log").read_text()
+
+
 def test_what_another_process_never_tells_is_not_waited_for_for_ever(launched, monkeypatch):
     dist = pytest.importorskip("torch.distributed")
     launched(RANK="0", WORLD_SIZE="2")
-    monkeypatch.setattr(distributed, "ASSEMBLY", timedelta(seconds=0.2))
+    monkeypatch.setattr(meeting, "ASSEMBLY", timedelta(seconds=0.2))
     store = dist.HashStore()
     store.set("device/0", "GPU")
     with pytest.raises(RuntimeError, match="not all told their device"):
-        distributed.told_by_all(store, "device")
-    monkeypatch.setattr(distributed, "ASSEMBLY", timedelta(seconds=20))
+        meeting.told_by_all(store, "device")
+    monkeypatch.setattr(meeting, "ASSEMBLY", timedelta(seconds=20))
     monkeypatch.setattr(stop_flag, "signal", signal.SIGTERM)
     with pytest.raises(Interrupted):
-        distributed.told_by_all(store, "device")
+        meeting.told_by_all(store, "device")
 
 
 def test_a_group_waits_longer_for_its_processes_than_they_had_to_assemble(tmp_path, monkeypatch):
