@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 from hardneg.errors import ArtifactError, InputError, ResourceError, SettingsError
-from hardneg.process.memory import limit_memory
+from hardneg.process.memory import limit_memory, own_memory
 from hardneg.search import bm25
 from hardneg.search.bm25 import K1, KIND, B, bm25_run, bm25_texts, open_bm25
+from hardneg.storage import disk
 from hardneg.storage.artifacts import Draft, verify
 
 WORDS = [
@@ -149,26 +150,51 @@ def test_an_index_built_in_blocks_has_the_same_bytes(tmp_path, monkeypatch, toke
     assert len(files[0]) == 5
 
 
-def test_memory_to_build_an_index_grows_with_a_block_not_with_the_tokens(tmp_path, monkeypatch):
+@pytest.mark.parametrize("size", [10, 12])
+def test_memory_to_build_an_index_grows_neither_with_the_tokens_nor_with_the_blocks(tmp_path, monkeypatch, size):
     c = random_collection(1)
-    c.texts[:] = [" ".join(np.roll(WORDS, i)) for i in range(20)] * 600
+    words = [f"w{i}" for i in range(1000)]
+    c.texts[:] = [" ".join(words[i : i + 20]) for i in range(0, 1000, 20)] * 240
     c.titles, c.n_passages = Column([""] * len(c.texts)), len(c.texts)
-    for name, value in {"TOKENS": 1 << 12, "FEWEST": 1 << 12, "MERGED": 1 << 12, "POSTINGS": 1 << 10}.items():
-        monkeypatch.setattr(bm25, name, value)
+    for name, value in {"TOKENS": size, "FEWEST": size, "MERGED": 12, "POSTINGS": 10, "TEXTS": 8}.items():
+        monkeypatch.setattr(bm25, name, 1 << value)
+    monkeypatch.setattr(disk, "BUFFER", 1 << 12)
     open_bm25(random_collection(5), tmp_path / "warm")
     tracemalloc.start()
     bm25._build(Draft(tmp_path), c, "english")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    tokens = 12_000 * len(WORDS)
+    tokens = 12_000 * 20
     assert np.load(tmp_path / "rows.npy").shape == (tokens,)
-    assert peak < 12 * tokens  # 38 bytes a token if all are held at once
+    assert peak < 8 * tokens  # 38 bytes a token if all are held at once, and 12 more for the terms of each block
 
 
-def test_an_index_needs_room_for_a_block_under_a_limit(tmp_path, monkeypatch):
+@pytest.mark.parametrize("given", [2, 6])
+def test_the_limit_that_is_named_is_enough(tmp_path, monkeypatch, given):
+    """A limit that is too small at the start, and one that is too small when the terms of a part are known."""
+    c, rng = random_collection(1), np.random.default_rng(0)
+    c.texts[:] = [" ".join(f"w{i}" for i in rng.integers(0, 50_000, 20)) for _ in range(8000)]
+    c.titles, c.n_passages = Column([""] * len(c.texts)), len(c.texts)
+    monkeypatch.setattr(bm25, "FEWEST", 1 << 16)
+    limit, refused = f"{own_memory() + (given << 20)}", []
+    try:
+        while len(refused) < 2:
+            limit_memory(limit)
+            try:
+                open_bm25(c, tmp_path)
+                break
+            except ResourceError as fault:
+                limit = re.search(r"give --max-ram (\d+M) or more", f"{fault}")[1]
+                refused.append(f"{fault}")
+    finally:
+        limit_memory()
+    assert len(refused) == 1, refused
+
+
+def test_an_index_needs_room_for_a_block_under_a_limit(tmp_path):
     limit_memory("1M")
     try:
-        with pytest.raises(ResourceError, match="MEMORY_TOO_SMALL: building BM25's index needs 8 MiB"):
+        with pytest.raises(ResourceError, match="MEMORY_TOO_SMALL: building BM25's index needs 15 MiB"):
             open_bm25(random_collection(), tmp_path)
     finally:
         limit_memory()

@@ -6,10 +6,12 @@ lists of its terms. Kamphuis et al., "Which BM25 Do You Mean?" (2020), names the
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import isqrt
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.data.tokens import Texts
-from hardneg.process.memory import require, spare
+from hardneg.process.memory import own_memory, require, room, spare
 from hardneg.process.progress import counted, wait_for_another
 from hardneg.process.threads import usable_threads
 from hardneg.records import Float32, Int32, Int64, Run, offsets_of, spans
@@ -38,12 +40,16 @@ from hardneg.storage.lease import LEASES, made_once
 KIND = "bm25"
 ARRAYS = ("offsets", "rows", "scores")
 K1, B = 0.9, 0.4
-TEXTS = 1 << 16  # texts read at a time
+TEXTS = 1 << 12  # texts read at a time
 TOKENS, FEWEST = 1 << 23, 1 << 18  # the most tokens of a block whose postings are made together, and the fewest
 TOKEN = 32  # bytes of memory for a token of a block
-BLOCKS = "blocks"  # the folder of the postings of the blocks, which is deleted in the end
-MERGED = 1 << 21  # postings brought together at a time
-POSTINGS = 1 << 20  # postings scored at a time
+PASSAGE, TERM = 30, 100  # bytes of memory in the end: for a passage, and for a term besides the term itself
+NEW = 350_000  # bytes for the terms of n passages, times the root of n: an estimate before any is read
+BLOCKS = "blocks"  # the folder of the postings of the blocks, which is deleted in the end, and its files
+FILES = ("terms", np.int32), ("begins", np.int64), ("rows", np.int32), ("counts", np.float32)
+MERGED = 1 << 21  # the most postings brought together at a time
+POSTING = 32  # bytes of memory for one of them
+POSTINGS = 1 << 18  # postings scored at a time
 BLOCK = 32  # scores looked at together for the best
 SPARSE = 128  # a query with fewer than n / SPARSE postings is scored from these alone; n: all passages
 DENSE = 8  # a term of n / DENSE passages or more may be spread (kept as a vector of scores of all passages), if
@@ -205,9 +211,9 @@ def _passages(collection: Passages) -> Iterator[str]:
         yield from (f"{title} {text}" for title, text in zip(titles, texts, strict=True))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Block:
-    """The terms of some passages in a row, and where the postings of each lie in the files of all blocks."""
+    """The terms of some passages in a row, and where the postings of each lie in the files; memory-mapped."""
 
     terms: Int32  # [v] ascending
     offsets: Int64  # [v + 1]
@@ -219,7 +225,9 @@ def _build(draft: Draft, collection: Passages, language: str) -> None:
     The postings of a block of passages are made at a time and kept on the disk. In the end those of some terms at
     a time are brought together. So memory holds one block, the terms, and some numbers for each passage.
     """
-    terms, lengths, blocks = _write_blocks(draft, collection, language)
+    terms, lengths, ends = _write_blocks(draft, collection, language)
+    ids, begins = (np.asarray(load_array(draft.path / BLOCKS / f"{name}.npy")) for name in ("terms", "begins"))
+    blocks = [_Block(ids[start:stop], begins[start : stop + 1]) for start, stop in pairwise(ends)]
     passages = np.zeros(len(terms), np.int64)  # that have a term
     for block in blocks:
         passages[block.terms] += spans(block.offsets)
@@ -239,55 +247,76 @@ def _build(draft: Draft, collection: Passages, language: str) -> None:
     delete(draft.path / BLOCKS)
 
 
-def _write_blocks(draft: Draft, collection: Passages, language: str) -> tuple[list[str], Int32, list[_Block]]:
-    """Write the postings block by block; returns the terms, how many each passage [n] has, and the blocks."""
+def _write_blocks(draft: Draft, collection: Passages, language: str) -> tuple[list[str], Int32, list[int]]:
+    """Write the postings block by block; returns the terms, how many each passage [n] has, and the blocks' ends.
+
+    The ends, with 0 before them, count the terms of the blocks, one block after another.
+    """
     tokenizer = tokenizer_of(language)
     tokens, lengths = array("i"), array("i")  # not lists: there may be millions of tokens
-    blocks: list[_Block] = []
-    done, most = 0, _tokens_at_once()
-    passages = counted(_passages(collection), "indexing for BM25", "passages", collection.n_passages)
-    with (
-        draft.appending(f"{BLOCKS}/rows.npy", np.int32) as add_rows,
-        draft.appending(f"{BLOCKS}/counts.npy", np.float32) as add_counts,
-    ):
+    ends, written, done, n = [0], 0, 0, collection.n_passages
+    held = own_memory()
+    most = _tokens_at_once(held, 0, 0, n)
+    passages = counted(_passages(collection), "indexing for BM25", "passages", n)
+    with contextlib.ExitStack() as files:
+        adds = [files.enter_context(draft.appending(f"{BLOCKS}/{name}.npy", kind)) for name, kind in FILES]
 
-        def end_block() -> None:
-            terms, offsets, rows, counts = _counted(tokens, np.frombuffer(lengths, np.intc)[done:])
-            add_rows(rows + np.int32(done))
-            add_counts(counts)
-            blocks.append(_Block(terms, offsets + (blocks[-1].offsets[-1] if blocks else 0)))
+        def end_block() -> int:  # the postings written so far
+            terms, begins, rows, counts = _counted(tokens, np.frombuffer(lengths, np.intc)[done:])
+            for add, values in zip(adds, (terms, begins + written, rows + np.int32(done), counts), strict=True):
+                add(values)
+            ends.append(ends[-1] + len(terms))
+            return written + len(rows)
 
         for ids in tokenizer.streaming_tokenize(passages, update_vocab=True, allow_empty=False):
             tokens.extend(ids)
             lengths.append(len(ids))
             if len(tokens) >= most:
-                end_block()
-                tokens, done, most = array("i"), len(lengths), _tokens_at_once()
+                written, tokens, done = end_block(), array("i"), len(lengths)
+                most = _tokens_at_once(held, len(tokenizer.get_vocab_dict()), done, n)
         if tokens:
-            end_block()
-    terms = list(tokenizer.get_vocab_dict())  # stems, in the order of their ids
-    return terms, np.frombuffer(lengths, np.intc), blocks
+            written = end_block()
+        adds[1](np.array([written]))
+    tokens, terms = array("i"), list(tokenizer.get_vocab_dict())  # stems, in the order of their ids
+    _tokens_at_once(held, len(terms), n, n)
+    return terms, np.frombuffer(lengths, np.intc), ends
 
 
-def _tokens_at_once() -> int:
-    """How many tokens a block may have; raises :class:`ResourceError` if there is no room even for a small one."""
-    require(FEWEST * TOKEN, "building BM25's index")
+def _tokens_at_once(held: int, terms: int, done: int, n: int) -> int:
+    """How many tokens a block may have; raises :class:`ResourceError` if there is no room even for a small one.
+
+    The limit that is named then is enough for all ``n`` passages: the rest bring no more new terms than as many
+    of the ``done`` ones did. ``held`` are the bytes of this process before the first passage.
+    """
+    needed, left = FEWEST * TOKEN + n * PASSAGE + terms * TERM, room()
+    if left is not None and needed > left:
+        grown = own_memory() - held + terms * TERM
+        rest = grown * (n - done) // done + grown // 4 if done else NEW * isqrt(n)
+        require(needed + rest, "building BM25's index")
     return min(max(spare() // TOKEN, FEWEST), TOKENS)
 
 
 def _counted(tokens: array[int], lengths: Int32) -> tuple[Int32, Int64, Int32, Float32]:
-    """The terms [v] of a block, the offsets [v + 1] of their postings, and the rows and counts of these.
+    """The terms [v] of a block, where the postings of each begin [v], and the rows and counts of these.
 
     Rows count from the first passage of the block.
     """
-    from scipy.sparse import csr_array
+    keys = np.frombuffer(tokens, np.intc).astype(np.int64)  # not a matrix, which has a row for each known term
+    keys <<= 32
+    keys += np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+    keys.sort()
+    begins = _changes(keys)
+    counts = np.diff(begins, append=np.int32(len(keys))).astype(np.float32)
+    keys = keys[begins]
+    rows = keys.astype(np.int32)  # the lower half
+    keys >>= 32
+    begins = _changes(keys)
+    return keys[begins].astype(np.int32), begins.astype(np.int64), rows, counts
 
-    ids = np.frombuffer(tokens, np.intc)
-    rows = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
-    counts = csr_array((np.ones(len(ids), np.float32), (ids, rows)), shape=(ids.max() + 1, len(lengths)))
-    counts.sum_duplicates()
-    terms = np.flatnonzero(np.diff(counts.indptr)).astype(np.int32)
-    return terms, counts.indptr[np.append(terms, -1)].astype(np.int64), counts.indices, counts.data
+
+def _changes(values: Int64) -> Int32:
+    """Where a value differs from the one before it, the first place included."""
+    return np.flatnonzero(np.append(True, values[1:] != values[:-1])).astype(np.int32)
 
 
 def _merged(draft: Draft, blocks: list[_Block], offsets: Int64) -> Iterator[tuple[int, int, Int32, Float32]]:
@@ -298,7 +327,8 @@ def _merged(draft: Draft, blocks: list[_Block], offsets: Int64) -> Iterator[tupl
     if not blocks:
         return
     all_rows, all_counts = (load_array(draft.path / BLOCKS / f"{name}.npy") for name in ("rows", "counts"))
-    cuts = np.searchsorted(offsets, np.arange(0, offsets[-1], MERGED))
+    at_once = min(max(spare() // POSTING, FEWEST), MERGED)
+    cuts = np.searchsorted(offsets, np.arange(0, offsets[-1], at_once))
     for first, last in pairwise(np.unique(np.append(cuts, len(offsets) - 1)).tolist()):
         free = offsets[first:last] - offsets[first]  # the place of each term's next posting
         rows = np.empty(offsets[last] - offsets[first], np.int32)
