@@ -27,6 +27,7 @@ from hardneg.recipes.ance import recipe as ance
 from hardneg.recipes.ance import refreshing
 from hardneg.recipes.ance import versions as refresh
 from hardneg.recipes.ance.recipe import RECIPE, Ance
+from hardneg.recipes.ance.refreshed_pool import RefreshedPool
 from hardneg.recipes.roles import peers
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.storage.artifacts import publish
@@ -317,20 +318,55 @@ class FakeVersions:
         return self.steps[version]
 
 
-def test_each_version_is_read_once_and_the_newest_is_looked_for_from_the_end(tmp_path, monkeypatch):
+def publish_mined(folder, number, step):
+    with publish(version_in(folder, number), "negatives", inputs={"step": str(step)}):
+        pass
+
+
+def test_the_newest_version_is_looked_for_from_the_end(tmp_path, monkeypatch):
     for number in (0, 1, 2, 10):
-        with publish(version_in(tmp_path, number), "negatives", inputs={"step": str(5 * number)}):
-            pass
+        publish_mined(tmp_path, number, 5 * number)
     version_in(tmp_path, 11).mkdir()  # it is being written
-    versions, looked, read = refresh.Versions(tmp_path), [], []
-    real = refresh.is_published, refresh.read_manifest
-    monkeypatch.setattr(refresh, "is_published", lambda path: looked.append(path.name) or real[0](path))
-    monkeypatch.setattr(refresh, "read_manifest", lambda path: read.append(path.name) or real[1](path))
+    versions, looked, real = refresh.Versions(tmp_path), [], refresh.is_published
+    monkeypatch.setattr(refresh, "is_published", lambda path: looked.append(path.name) or real(path))
     assert versions.newest() == 10
     assert looked == ["v0011", "v0010"]
-    assert [versions.step(number) for number in (1, 10, 1, 10, 1)] == [5, 50, 5, 50, 5]
-    assert read == ["v0001", "v0010"]
+    assert [versions.step(number) for number in (1, 10)] == [5, 50]
     assert refresh.Versions(tmp_path / "none").newest() is None
+
+
+def test_the_manifest_of_the_version_in_force_is_read_once(tmp_path, monkeypatch):
+    for number in (0, 1):
+        publish_mined(tmp_path, number, 5 * number)
+    versions, read, real = refresh.Versions(tmp_path), [], refresh.read_manifest
+    monkeypatch.setattr(refresh, "read_manifest", lambda path: read.append(path.name) or real(path))
+    pool = RefreshedPool.__new__(RefreshedPool)
+    pool.used, pool.loaded, pool.training = {}, None, SimpleNamespace(read_pool=lambda path: path.name)
+    pool.select = refresh.VersionSelector(
+        versions, refresh.VersionLog(tmp_path / "log"), "sync", every=5, wait=lambda ready, what: ready()
+    )
+    assert [pool(step) for step in range(8)] == 5 * ["v0000"] + 3 * ["v0001"]
+    assert [pool.facts(step)["async_gap"] for step in range(8)] == [0, 1, 2, 3, 4, 0, 1, 2]
+    assert read == ["v0000", "v0001"]
+
+
+def test_a_version_that_is_mined_again_has_the_step_of_its_new_model(tmp_path):
+    """The trainer waits at step 160 while version 1, of step 100, is deleted and mined again at step 150."""
+    folder, asked = tmp_path / "negatives", []
+    publish_mined(folder, 1, 100)
+
+    def wait(ready, what):
+        asked.append(ready())
+        shutil.rmtree(version_in(folder, 1))
+        asked.append(ready())
+        publish_mined(folder, 1, 150)
+        asked.append(ready())
+        return asked[-1]
+
+    log = refresh.VersionLog(tmp_path / "log")
+    follow = refresh.VersionSelector(refresh.Versions(folder), log, "async", every=50, wait=wait, max_staleness=50)
+    assert follow(160) == 1
+    assert asked == [None, None, 1]
 
 
 def test_a_state_names_the_negatives_in_force_before_its_step(tmp_path):

@@ -42,15 +42,16 @@ class RefreshedPool:
             max_staleness=max_staleness,
             stop_when_stale=stop_when_stale,
         )
-        self.used: dict[int, int] = {}
-        self.loaded: tuple[int, NegativePool] | None = None
+        self.used: dict[int, tuple[int, int]] = {}  # the version of a step, and the step whose model mined it
+        self.loaded: tuple[int, int, NegativePool] | None = None
 
     def __call__(self, step: int) -> NegativePool:
         """The pool in force at ``step``."""
-        version = self.used[step] = self.select(step)
-        if self.loaded is None or self.loaded[0] != version:
-            self.loaded = version, self.training.read_pool(self.select.versions.path(version))
-        return self.loaded[1]
+        version, versions = self.select(step), self.select.versions
+        if self.loaded is None or self.loaded[0] != version:  # its manifest is read once, too
+            self.loaded = version, versions.step(version), self.training.read_pool(versions.path(version))
+        self.used[step] = self.loaded[:2]
+        return self.loaded[2]
 
     def first_step(self, step: int) -> int:
         """The step at which the version that ``step`` uses took effect."""
@@ -58,8 +59,8 @@ class RefreshedPool:
 
     def facts(self, step: int) -> dict[str, int]:
         """The version that a step used, and the age in steps of the model that mined it (ANCE, Fig. 5)."""
-        version = self.used.pop(step)
-        return {"negative_version": version, "async_gap": step - self.select.versions.step(version)}
+        version, mined = self.used.pop(step)
+        return {"negative_version": version, "async_gap": step - mined}
 
 
 def used_by(experiment: Experiment) -> list[tuple[int, int]]:

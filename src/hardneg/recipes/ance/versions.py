@@ -27,7 +27,6 @@ class Versions:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.steps: dict[int, int] = {}  # of the versions that were asked for; a version never changes
 
     def path(self, version: int) -> Path:
         """The folder of a version, whether or not it exists yet."""
@@ -42,10 +41,8 @@ class Versions:
         return next((number for number, path in reversed(versions_in(self.folder)) if is_published(path)), None)
 
     def step(self, version: int) -> int:
-        """The step whose model mined a version; its manifest is read once, as each step of training asks."""
-        if version not in self.steps:
-            self.steps[version] = int(read_manifest(self.path(version)).inputs["step"])
-        return self.steps[version]
+        """The step whose model mined a version, by its manifest: one that is deleted may be mined again later."""
+        return int(read_manifest(self.path(version)).inputs["step"])
 
 
 def split_lines(path: Path) -> tuple[list[bytes], bytes]:
