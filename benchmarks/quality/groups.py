@@ -41,6 +41,15 @@ def groups_of(known: Known) -> list[Group]:
     )
 
 
+def compared(one: Cell, another: Cell) -> bool:
+    """Whether the figures of two cells stand in the same group's tables; references stand in those of all sizes."""
+    same_start = one.start == another.start or BM25 in (one.contender, another.contender)
+    same_time = (one.size, one.minutes) == (another.size, another.minutes)
+    return (
+        one.collection == another.collection and same_start and (same_time or one.reference or another.reference)
+    )
+
+
 def of_contender(known: Known, group: Group, contender: str) -> list[Outcome]:
     """The cells of a contender in a group, seed by seed."""
     same = (

@@ -72,9 +72,14 @@ A model's run and BM25's, {DEPTH} hits of each query, as
 add up to 1, are the best on dev. Cells that were made before this was asked are missing."""
 
 
-def write(path: Path, outcomes: Iterable[Outcome], kept: Path | None = None) -> None:
-    """Write the page; the text that people wrote around the tables stays."""
-    insert(path, tables({one.cell: one for one in outcomes}), BEGIN, END, HEADING)
+def write(path: Path, outcomes: Iterable[Outcome]) -> None:
+    """Write the page of these outcomes; the text that people wrote around the tables stays."""
+    put(path, tables({one.cell: one for one in outcomes}))
+
+
+def put(path: Path, text: str) -> None:
+    """Write the page with the text of :func:`tables`."""
+    insert(path, text, BEGIN, END, HEADING)
 
 
 def tables(known: Known) -> str:

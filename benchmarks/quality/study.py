@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +43,7 @@ from quality.cells import (
 from quality.clock import Kind
 from quality.comparisons import told_fact, unlike
 from quality.contender import CONTENDERS
-from quality.groups import Known
+from quality.groups import Known, compared
 from quality.material import DEV, LENGTH, places_of
 from quality.rule import GRID
 
@@ -399,15 +399,20 @@ def done_of(chosen: argparse.Namespace, cells: Sequence[Cell]) -> set[Cell]:
 
     Raises
     ------
-    SystemExit : one was made under other conditions than those of the command line, as the cells of another page
-        are. Kept cells are not asked for this where nothing is run.
+    SystemExit : one, or a kept cell beside it in the tables, was made under other conditions than those of the
+        command line, as the cells of another page are.
     """
-    here = in_folder(chosen, cells)
-    kept = {} if chosen.anew else read_kept(chosen.kept)
-    kept = {cell: kept[cell] for cell in cells if cell in kept}
-    for option, known in (("--out", here), ("--kept", {} if chosen.only_report else kept)):
-        check_conditions(option, getattr(chosen, option[2:]), known, chosen)
-    return {*here, *kept}
+    here, kept = in_folder(chosen, cells), read_kept(chosen.kept)
+    check_conditions("--out", chosen.out, here, chosen, cells)
+    check_staying(chosen, cells, here if chosen.only_report else cells)
+    return {*here, *(() if chosen.anew else (cell for cell in cells if cell in kept))}
+
+
+def check_staying(chosen: argparse.Namespace, cells: Sequence[Cell], made: Collection[Cell]) -> None:
+    """Refuse kept outcomes of other conditions that stay beside the asked ones; --anew replaces those of ``made``."""
+    kept = read_kept(chosen.kept)
+    stay = {cell: one for cell, one in kept.items() if not (chosen.anew and cell in made)}
+    check_conditions("--kept", chosen.kept, stay, chosen, cells)
 
 
 def in_folder(chosen: argparse.Namespace, cells: Sequence[Cell]) -> dict[Cell, Outcome]:
@@ -416,23 +421,33 @@ def in_folder(chosen: argparse.Namespace, cells: Sequence[Cell]) -> dict[Cell, O
     return {cell: found[cell] for cell in cells if cell in found}
 
 
-def check_conditions(option: str, place: Path, known: Known, chosen: argparse.Namespace) -> None:
-    """Refuse outcomes that were made under other conditions than those of the command line."""
+def check_conditions(
+    option: str, place: Path, known: Known, chosen: argparse.Namespace, cells: Sequence[Cell]
+) -> None:
+    """Refuse outcomes that are compared with these cells, and were made under other conditions."""
     if not known:
         return
     study = study_of(chosen)
-    for cell, one in known.items():
-        asked = study.conditions(cell)
+    pairs = ((cell, one, other) for cell, one in known.items() for other in cells if compared(cell, other))
+    for cell, one, other in pairs:
+        asked = study.conditions(other)
         if name := unlike(one.facts, asked):
             what = f"made with {name} = {told_fact(one.facts, name)}, not {told_fact(asked, name)}"
             raise SystemExit(f"{place}: {cell.name} was {what}; give its options, or another {option}")
 
 
 def finish(chosen: argparse.Namespace, cells: Sequence[Cell]) -> None:
-    """Keep the outcomes that are there, and make the page from all kept ones; only --anew replaces a kept one."""
+    """Keep the outcomes that are there, and make the page from all kept ones; only --anew replaces a kept one.
+
+    Raises
+    ------
+    SystemExit : some of them cannot be compared with each other. Then nothing is written.
+    """
     kept, here = read_kept(chosen.kept), in_folder(chosen, cells)
     known = kept | here if chosen.anew else here | kept
+    check_staying(chosen, cells, here)
+    text = page.tables(known)
     if chosen.kept is not None and known:
         save_kept(chosen.kept, known.values())
     if chosen.report is not None:
-        page.write(chosen.report, known.values(), chosen.kept)
+        page.put(chosen.report, text)

@@ -348,13 +348,14 @@ def test_cells_of_other_options_are_refused_and_change_nothing_that_is_kept(
     capsys.readouterr()
     assert study.main([*own, "--list"]) == 0
     assert "0 of 8 cells are missing" in capsys.readouterr().out
-    assert study.main([*words, "--out", str(tmp_path / "none"), f"--{option}", value, "--only-report"]) == 0
     for words_of, place in (
         ([*words, "--out", str(tmp_path / "a"), "--only-report"], "another --out"),
         ([*words, "--out", str(tmp_path / "a"), "--anew"], "another --out"),
         ([*own, f"--{option}", value, "--list"], "another --out"),
         ([*words, "--out", str(tmp_path / "none"), f"--{option}", value, "--estimate"], "another --kept"),
         ([*words, "--out", str(tmp_path / "none"), f"--{option}", value], "another --kept"),
+        ([*words, "--out", str(tmp_path / "none"), f"--{option}", value, "--only-report"], "another --kept"),
+        ([*words, "--out", str(tmp_path / "a"), f"--{option}", value, "--only-report"], "another --kept"),
     ):
         with pytest.raises(SystemExit, match=rf"was made with {option} = .*, not .*{place}"):
             study.main(words_of)
@@ -375,6 +376,71 @@ def test_only_anew_replaces_what_is_kept(quality, asked, tmp_path, capsys):
     for folder, missing in (("a", 0), ("none", 8)):  # what is kept is run again, what lies in the folder stays
         assert study.main([*words, "--out", str(tmp_path / folder), "--anew", "--list"]) == 0
         assert f"{missing} of 8 cells are missing" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["length 256", "grid 1e-4:20"])
+@pytest.mark.parametrize(
+    "some", [["--anew", "--only", "*seed-1*"], ["--only-report", "--contenders", "hardneg-star"]], ids=str
+)
+def test_what_is_kept_is_not_mixed_with_cells_of_other_options(
+    quality, asked, known, tmp_path, monkeypatch, some, option
+):
+    """A part of a group is run with another option, or a contender is added to it: then nothing is written."""
+    cells, study, (make, words) = quality("cells"), quality("study"), asked
+    make(tmp_path / "a")
+    assert study.main([*words, "--out", str(tmp_path / "a"), "--only-report"]) == 0
+    kept = (tmp_path / "kept.jsonl").read_bytes()
+    other = [*words, "--out", str(tmp_path / "b"), "--report", str(tmp_path / "page.md"), *some]
+    other += [f"--{option.split()[0]}", option.split()[1]]
+    made_by = study.study_of(study.command_line().parse_args(other))
+
+    def run_all(self, missing):
+        for cell in missing:
+            one = replace(next(iter(known.values())), cell=cell)
+            cells.write(self.folder, replace(one, facts={**one.facts, **made_by.conditions(cell)}))
+        return True
+
+    if "--only-report" in some:
+        run_all(made_by, study.cells_of(study.command_line().parse_args(other)))
+    monkeypatch.setattr(study.Study, "run_all", run_all)
+    with pytest.raises(SystemExit, match=f"was made with {option.split()[0]} = .*another --kept"):
+        study.main(other)
+    assert (tmp_path / "kept.jsonl").read_bytes() == kept
+    assert not (tmp_path / "page.md").exists()
+
+
+def test_all_cells_of_a_group_may_be_replaced_by_those_of_other_options(quality, asked, tmp_path):
+    cells, study, (make, words) = quality("cells"), quality("study"), asked
+    make(tmp_path / "a")
+    make(tmp_path / "b", "--length", "256")
+    assert study.main([*words, "--seeds", "1,2,3", "--out", str(tmp_path / "a"), "--only-report"]) == 0
+    other = [
+        *words,
+        "--seeds",
+        "1,2,3",
+        "--length",
+        "256",
+        "--anew",
+        "--only-report",
+        "--out",
+        str(tmp_path / "b"),
+    ]
+    assert study.main(other) == 0
+    assert {one.facts["length"] for one in cells.read_kept(tmp_path / "kept.jsonl").values()} == {256}
+
+
+def test_a_collection_that_has_changed_leaves_what_is_kept(quality, asked, tmp_path):
+    """The page is made before anything is written."""
+    cells, study, (make, words) = quality("cells"), quality("study"), asked
+    make(tmp_path / "a")
+    assert study.main([*words, "--out", str(tmp_path / "a"), "--only-report"]) == 0
+    kept = (tmp_path / "kept.jsonl").read_bytes()
+    for cell, one in cells.read_cells(tmp_path / "a").items():
+        if cell.contender == "hardneg-warmup":
+            cells.write(tmp_path / "a", replace(one, collection="another"))
+    with pytest.raises(SystemExit, match="the collection has changed since"):
+        study.main([*words, "--out", str(tmp_path / "a"), "--only-report", "--anew"])
+    assert (tmp_path / "kept.jsonl").read_bytes() == kept
 
 
 def test_cells_that_nobody_asked_for_are_not_kept(quality, asked, tmp_path):
