@@ -21,6 +21,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from outcomes import Outcome, Source, Values, collect, read, save
+from starts import digest_at, same_name
 
 from hardneg.evaluation.significance import bootstrap_interval, randomization_test
 
@@ -72,6 +73,7 @@ class Study:
     plan: dict[str, Step] = field(default_factory=dict)  # by name, the steps whose outcomes are shown and kept
     kept: dict[tuple[str, str], Outcome] = field(default_factory=dict)  # outcomes of earlier runs
     found: dict[str, Outcome] = field(default_factory=dict)  # outcomes that were looked up already
+    begun: set[tuple[str, str]] = field(default_factory=set)  # places of models with the digests that they have
 
     def planning(self, steps: Iterable[Step]) -> Study:
         """Add these steps to those that the study shows and keeps; returns the study."""
@@ -87,14 +89,13 @@ class Study:
 
     def command(self, step: Step, place: int = 0) -> list[str]:
         """The arguments of ``hardneg`` for a step."""
-        model = self.model if step.model is None else str(self.folder / step.model / "model")
         arguments = [
             "train",
             step.recipe,
             "--data",
             self.data,
             "--model",
-            model,
+            self._base(step),
             "--out",
             str(self.folder / step.name),
         ]
@@ -160,25 +161,35 @@ class Study:
         """Refuse a folder of another experiment: its figures would be shown as those of the step."""
         file = self.folder / step.name / "settings.json"
         record = json.loads(file.read_text())
-        was = record.get("result_settings", {}) | self._begun_with(step, record)
-        planned = {**self.common, **step.settings, "recipe": step.recipe, "model": self._base(step)}
+        told = {"recipe": record.get("recipe"), "collection": record.get("inputs", {}).get("collection")}
+        was = record.get("result_settings", {}) | {key: value for key, value in told.items() if value is not None}
+        planned = {**self.common, **step.settings, "recipe": step.recipe}
         if "collection" in was:
             planned["collection"] = self.source.collection.digest
+        if other := self._other_model(step, record):
+            was["model"], planned["model"] = other
         for key, value in planned.items():
             if was.get(key, value) != value:
                 raise SystemExit(f"{file}: made with {key} = {was[key]}, not {value}; give another --out")
 
     def _base(self, step: Step) -> str:
-        """The name of the model that a step starts from."""
-        return called(self.model) if step.model is None else f"{step.model}/model"
+        """The place of the model that a step starts from."""
+        return self.model if step.model is None else str(self.folder / step.model / "model")
 
-    def _begun_with(self, step: Step, record: Mapping[str, Any]) -> dict[str, str]:
-        """The recipe, model and collection that an experiment's record tells."""
-        base, inputs = (record.get("base_model") or {}).get("model"), record.get("inputs", {})
-        told = {"recipe": record.get("recipe"), "collection": inputs.get("collection")}
-        if base is not None:  # the model of another step may be deleted, so its path alone says which one it was
-            told["model"] = called(base) if step.model is None else "/".join(Path(base).parts[-2:])
-        return {name: value for name, value in told.items() if value is not None}
+    def _other_model(self, step: Step, record: Mapping[str, Any]) -> tuple[str, str] | None:
+        """The model that an experiment began with and that of the step, for people; None if they are the same."""
+        base, digest = (record.get("base_model") or {}).get("model"), record.get("inputs", {}).get("model")
+        place = self._base(step)
+        if base is None or (place, digest) in self.begun:
+            return None
+        now = None if digest is None else digest_at(place, record)
+        if now is None:  # a model may be deleted after training, and its name alone is left
+            name = self.model if step.model is None else f"{step.model}/model"
+            return None if same_name(base, name) else (titled(base), titled(place))
+        if now != digest:
+            return f"{titled(base)} (digest {digest:.12})", f"{titled(place)} (digest {now:.12})"
+        self.begun.add((place, now))
+        return None
 
     def _check_collection(self, found: Outcome) -> None:
         """Refuse to show outcomes of two collections together: their queries are not the same."""
@@ -378,6 +389,12 @@ def called(place: str) -> str:
     form, colon, path = place.rpartition(":")
     lies = Path(path).is_dir() or Path(path).is_absolute()  # also if it is not made yet
     return f"{form}{colon}{Path(path).name}" if lies else place
+
+
+def titled(place: str) -> str:
+    """The name of a model for people, which also names the experiment that it lies in."""
+    path = Path(place)
+    return os.path.join(*path.parts[-2:]) if path.name == "model" else called(place)
 
 
 def insert(path: Path, text: str, begin: str, end: str, heading: str = "") -> None:

@@ -3,6 +3,7 @@
 import importlib
 import itertools
 import json
+import shutil
 import sys
 from argparse import ArgumentParser
 from pathlib import Path
@@ -15,6 +16,8 @@ from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import write_run
 from hardneg.recipes.ance_tele import RECIPE
 from hardneg.records import Run
+from worlds.small_trainings import train_small
+from worlds.tiny_world import tiny_model
 
 STUDIES = Path(__file__).resolve().parents[2] / "studies"
 PASSAGES = [(f"p{i}", f"text {i}") for i in range(6)]
@@ -309,6 +312,90 @@ def test_a_later_step_knows_the_model_of_the_step_before_though_it_is_deleted(ha
         else:
             with pytest.raises(SystemExit, match="made with model = second/model, not first/model"):
                 study.planning([step]).is_done("later")
+
+
+@pytest.fixture(scope="module")
+def trained(world):
+    """Two experiments, and one of each of these recipes that begins with the first one's model."""
+    for seed, name in ((1, "first"), (2, "second")):
+        train_small("warmup", world, world.root / "study" / name, seed=seed)
+    for recipe in ("star", "ranker"):
+        train_small(recipe, world, world.root / "study" / recipe, model=world.root / "study/first")
+    return world.root / "study"
+
+
+REFUSED = r"settings\.json: made with model = {} \(digest \w+\), not {} \(digest \w+\); give another --out"
+
+
+@pytest.mark.parametrize("recipe", ["star", "ranker"])
+def test_a_study_knows_the_trained_model_that_its_experiments_began_with(
+    harness, world, trained, tmp_path, monkeypatch, recipe
+):
+    """All models that hardneg trains are called model, and an experiment stands for its own."""
+    step = harness.Step(recipe, recipe, {})
+
+    def is_done(model, step=step):
+        return (
+            harness.Study(trained, str(world.collection.path), str(model), {}, 1)
+            .planning([step])
+            .is_done(step.name)
+        )
+
+    copied = shutil.copytree(trained / "first/model", tmp_path / "copied")
+    for same in (trained / "first", trained / "first/model", copied):
+        assert is_done(same)
+    for other in (trained / "second", trained / "second/model"):
+        with pytest.raises(SystemExit, match=REFUSED.format("first/model", "second(/model)?")):
+            is_done(other)
+    later = harness.Step(recipe, recipe, {}, model="first")
+    assert is_done(world.model, later)
+    with pytest.raises(SystemExit, match=REFUSED.format("first/model", "second/model")):
+        is_done(world.model, harness.Step(recipe, recipe, {}, model="second"))
+    monkeypatch.chdir(trained)
+    assert is_done("first")
+
+
+def test_the_model_at_a_place_may_have_changed(harness, world, trained, tmp_path):
+    model = tiny_model(tmp_path / "base", world.collection, seed=1)
+    train_small("star", world, tmp_path / "study/star", model=model)
+    study = harness.Study(tmp_path / "study", str(world.collection.path), model, {}, 1)
+    assert study.planning([harness.Step("star", "star", {})]).is_done("star")
+    shutil.rmtree(model)
+    tiny_model(tmp_path / "base", world.collection, seed=2)
+    study = harness.Study(tmp_path / "study", str(world.collection.path), model, {}, 1)
+    with pytest.raises(SystemExit, match=REFUSED.format("base", "base")):
+        study.planning([harness.Step("star", "star", {})]).is_done("star")
+
+
+@pytest.mark.parametrize(
+    ("base", "model", "same"),
+    [
+        ("/gone/models/small", "models/small", True),
+        ("models/small", "models/small", True),
+        ("models/small", "/gone/models/small", True),
+        ("/before/small", "/moved/small", True),
+        ("/gone/EXP/model", "/gone/EXP", True),
+        ("runs/EXP/model", "runs/EXP", True),
+        ("/gone/EXP/model", "/moved/EXP/model", True),
+        ("/gone/EXP/model", "/gone/OTHER/model", False),
+        ("runs/EXP/model", "runs/OTHER", False),
+        ("own/small", "other/small", False),
+        ("package:small", "package:large", False),
+    ],
+)
+@pytest.mark.parametrize("digest", [{}, {"model": "0" * 64}], ids=["no-digest", "digest"])
+def test_a_model_that_is_gone_is_known_by_its_name(harness, study, collection, base, model, same, digest):
+    experiment(study, collection, "only", [1, 2, 3, 6])
+    file = study.folder / "only/settings.json"
+    file.write_text(
+        json.dumps({"recipe": "star", "settings": {}, "inputs": digest, "base_model": {"model": base}})
+    )
+    again = harness.Study(study.folder, study.data, model, {}, 1).planning([harness.Step("only", "star", {})])
+    if same:
+        assert again.is_done("only")
+    else:
+        with pytest.raises(SystemExit, match=r"made with model = .*, not .*; give another --out"):
+            again.is_done("only")
 
 
 def test_outcomes_of_two_collections_are_not_told_together(study, collection, known, tmp_path):
