@@ -18,7 +18,7 @@ def digest_at(place: str, record: Mapping[str, Any]) -> str | None:
     download the model for a page that is only made again.
     """
     from hardneg.api.recipes import recipe_named
-    from hardneg.recipes.ranker import fresh_ranker
+    from hardneg.recipes.ranker import RankerTraining, fresh_ranker
     from hardneg.recipes.starting_model import starting_encoder
 
     try:
@@ -27,7 +27,7 @@ def digest_at(place: str, record: Mapping[str, Any]) -> str | None:
             return None
         recipe = recipe_named(record["recipe"])
         settings = build(recipe.settings, record["settings"])
-        if recipe.trains == "ranker":
+        if isinstance(settings, RankerTraining):
             return str(fresh_ranker(source, settings, tell=lambda line: None).digest())
         return str(starting_encoder(source, settings).digest())
     except (HardnegError, KeyError, OSError):
