@@ -115,7 +115,7 @@ def told_fact(facts: Mapping[str, Any], name: str) -> str:
 def unlike(one: Mapping[str, Any], another: Mapping[str, Any]) -> str | None:
     """The first condition in which the facts of two cells differ, or None.
 
-    References have no grid and no batch, and old cells do not tell theirs: then these are not compared.
+    References have no grid and no batch, and old cells do not tell theirs: then these are not compared here.
     """
     both = (name for name in CONDITIONS if name not in TRAINING or (name in one and name in another))
     return next((name for name in both if told_fact(one, name) != told_fact(another, name)), None)

@@ -6,10 +6,12 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from quality import ours, peers
+from quality.cells import Outcome
 from quality.clock import Clock
 from quality.rule import GRID, Point, Result, compete
 
@@ -30,6 +32,31 @@ def serve(path: Path) -> None:
     seconds = clock.elapsed
     facts = {"seconds": seconds, "stages": clock.stages, "chosen": result.chosen, "runs": result.runs}
     (folder / "result.json").write_text(json.dumps(facts))
+
+
+def rates_of(contender: str) -> list[float]:
+    """The rates that a contender trains at whatever the grid says; empty if it takes the grid's."""
+    if contender in peers.CONTENDERS:
+        own = peers.CONTENDERS[contender].rate
+    else:
+        own = ours.CONTENDERS[contender][-1].settings.get("learning_rate")
+    return own if isinstance(own, list) else [] if own is None else [own]
+
+
+def points_of(outcome: Outcome) -> list[tuple[float, float]]:
+    """The points of an outcome's runs, the pace run's first."""
+    return [(run["point"]["rate"], run["point"]["scale"]) for run in outcome.runs if "point" in run]
+
+
+def may_come_of(outcome: Outcome, grid: Sequence[Sequence[float]]) -> bool:
+    """Whether all runs of an outcome are at points of a grid, and the pace run is at the first one.
+
+    Rates of a contender's own stand in place of the grid's. If it tries several, its pace run has the grid's.
+    """
+    own, told = rates_of(outcome.cell.contender), points_of(outcome)
+    possible = [(rate, scale) for given, scale in grid for rate in own or [given]]
+    first = (grid[0][0], grid[0][1]) if len(own) > 1 else possible[0]
+    return not told or (told[0] == first and set(told) <= {first, *possible})
 
 
 def hand_in(result: Result, base: Path, model: Path) -> None:

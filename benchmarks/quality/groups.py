@@ -42,7 +42,7 @@ def groups_of(known: Known) -> list[Group]:
 
 
 def compared(one: Cell, another: Cell) -> bool:
-    """Whether the figures of two cells stand in the same group's tables; references stand in those of all sizes."""
+    """Whether two cells stand in the tables of the same group; references stand in those of all sizes."""
     same_start = one.start == another.start or BM25 in (one.contender, another.contender)
     same_time = (one.size, one.minutes) == (another.size, another.minutes)
     return (

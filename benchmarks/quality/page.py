@@ -27,8 +27,11 @@ retriever in 10, 30 and 60 minutes than sentence-transformers does?
 
 The command below the tables runs the cells that are not kept and makes every figure from what is kept (test query
 by test query, without texts) in seconds. In its `OPTIONS`, `--only-report` runs nothing, `--estimate` says how
-many hours the missing cells take, `--list` which they are, and `--only PATTERN` chooses. Outcomes that were made
-with other options are refused.
+many hours the missing cells take, `--list` which they are, and `--only PATTERN` chooses. Outcomes of the groups
+that a command asks for are refused if they were made with another length, model, precision, device, clock, number
+of threads, `dev` or `dev passages`, or with another grid or batch. Where an outcome does not tell its grid, all of
+its runs must be at points of the asked grid, and its first run at the first one. Where it does not tell its batch,
+the batch is not compared, as nothing that is kept shows it.
 
 ## Rules
 

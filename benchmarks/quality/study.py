@@ -42,7 +42,7 @@ from quality.cells import (
 )
 from quality.clock import Kind
 from quality.comparisons import told_fact, unlike
-from quality.contender import CONTENDERS
+from quality.contender import CONTENDERS, may_come_of, points_of
 from quality.groups import Known, compared
 from quality.material import DEV, LENGTH, places_of
 from quality.rule import GRID
@@ -409,7 +409,7 @@ def done_of(chosen: argparse.Namespace, cells: Sequence[Cell]) -> set[Cell]:
 
 
 def check_staying(chosen: argparse.Namespace, cells: Sequence[Cell], made: Collection[Cell]) -> None:
-    """Refuse kept outcomes of other conditions that stay beside the asked ones; --anew replaces those of ``made``."""
+    """Refuse kept outcomes of other conditions that stay beside the asked ones; --anew replaces ``made``."""
     kept = read_kept(chosen.kept)
     stay = {cell: one for cell, one in kept.items() if not (chosen.anew and cell in made)}
     check_conditions("--kept", chosen.kept, stay, chosen, cells)
@@ -431,9 +431,17 @@ def check_conditions(
     pairs = ((cell, one, other) for cell, one in known.items() for other in cells if compared(cell, other))
     for cell, one, other in pairs:
         asked = study.conditions(other)
-        if name := unlike(one.facts, asked):
-            what = f"made with {name} = {told_fact(one.facts, name)}, not {told_fact(asked, name)}"
+        facts = facts_of(one, asked)
+        if name := unlike(facts, asked):
+            what = f"made with {name} = {told_fact(facts, name)}, not {told_fact(asked, name)}"
             raise SystemExit(f"{place}: {cell.name} was {what}; give its options, or another {option}")
+
+
+def facts_of(one: Outcome, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The facts of an outcome; if it tells no grid, and could not come of the asked one, the points of its runs."""
+    if one.cell.reference or "grid" in one.facts or "grid" not in asked or may_come_of(one, asked["grid"]):
+        return one.facts
+    return {**one.facts, "grid": [list(point) for point in dict.fromkeys(points_of(one))]}
 
 
 def finish(chosen: argparse.Namespace, cells: Sequence[Cell]) -> None:
@@ -447,7 +455,7 @@ def finish(chosen: argparse.Namespace, cells: Sequence[Cell]) -> None:
     known = kept | here if chosen.anew else here | kept
     check_staying(chosen, cells, here)
     text = page.tables(known)
-    if chosen.kept is not None and known:
+    if chosen.kept is not None and known != kept:
         save_kept(chosen.kept, known.values())
     if chosen.report is not None:
         page.put(chosen.report, text)

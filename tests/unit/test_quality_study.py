@@ -409,6 +409,52 @@ def test_what_is_kept_is_not_mixed_with_cells_of_other_options(
     assert not (tmp_path / "page.md").exists()
 
 
+@pytest.mark.parametrize(
+    ("contender", "points", "grid", "possible"),
+    [
+        ("hardneg-warmup", [3e-5, 3e-5], "3e-5:20", True),
+        ("hardneg-warmup", [3e-5, 3e-5], "1e-4:20", False),
+        ("hardneg-warmup", [3e-5, 3e-5], "3e-5:50", False),
+        ("st-mined", [3e-5], "1e-4:20", False),  # the pace run took all of its time
+        ("st-mined", [3e-5], "1e-4:20,3e-5:20", False),  # its pace run would be at the first point
+        ("st-mined", [3e-5, 1e-4, 1e-4], "3e-5:20,1e-4:20", True),
+        ("st-in-batch-1e-4", [1e-4, 1e-4], "3e-5:20", True),  # it has a rate of its own
+        ("st-in-batch-1e-4", [1e-4, 1e-4], "3e-5:50", False),
+        ("hardneg-warmup-5e-5", [5e-5, 5e-5], "3e-5:20", True),
+        ("hardneg-warmup-5e-5", [3e-5, 3e-5], "3e-5:20", False),
+        ("hardneg-rates", [3e-5, 1e-4], "3e-5:20", True),
+        ("hardneg-rates", [1e-4, 3e-5], "3e-5:20", False),
+    ],
+)
+def test_an_outcome_without_a_grid_tells_by_its_runs_whether_it_could_come_of_one(
+    quality, known, contender, points, grid, possible
+):
+    one = next(one for cell, one in known.items() if not cell.reference)
+    runs = [{"point": {"rate": rate, "scale": 20.0}} for rate in points]
+    one = replace(one, cell=replace(one.cell, contender=contender), runs=runs, facts={})
+    asked = {"grid": [list(point) for point in quality("study").points(grid)]}
+    assert quality("contender").may_come_of(one, asked["grid"]) == possible
+    told = quality("study").facts_of(one, asked)
+    assert ("grid" in told) != possible
+    recorded = replace(one, facts={"grid": [[1.0, 1.0]]})
+    assert quality("study").facts_of(recorded, asked) == recorded.facts
+
+
+@pytest.mark.parametrize("part", ["", "-256", "-bfloat16", "-amx", "-part", "-rate", "-trials"])
+def test_a_kept_page_refuses_another_scale_though_its_outcomes_tell_no_grid(quality, tmp_path, part):
+    study = quality("study")
+    text = (ROOT / f"docs/studies/quality{part}.md").read_text()
+    _, data, options = re.findall(r"^make study-quality STUDY=(\S+)(?: DATA=(\S+))? OPTIONS='(.+)'$", text, re.M)[
+        0
+    ]
+    data = re.sub(r"FOLDER/", "", data or "pydocs").replace("FOLDER", "wiki_openqa")
+    words = ["--out", str(tmp_path), "--data", data, *options.replace("docs/", f"{ROOT}/docs/").split()]
+    with pytest.raises(
+        SystemExit, match=r"was made with grid = \[\[.*, not \[\[0\.0001, 50\.0\]\]; .*another --kept"
+    ):
+        study.main([*words, "--grid", "1e-4:50", "--list"])
+
+
 def test_all_cells_of_a_group_may_be_replaced_by_those_of_other_options(quality, asked, tmp_path):
     cells, study, (make, words) = quality("cells"), quality("study"), asked
     make(tmp_path / "a")
@@ -441,6 +487,18 @@ def test_a_collection_that_has_changed_leaves_what_is_kept(quality, asked, tmp_p
     with pytest.raises(SystemExit, match="the collection has changed since"):
         study.main([*words, "--out", str(tmp_path / "a"), "--only-report", "--anew"])
     assert (tmp_path / "kept.jsonl").read_bytes() == kept
+
+
+def test_a_page_that_is_made_again_leaves_the_kept_file_as_it_is(quality, asked, tmp_path):
+    """Old lines lack fields that were added later."""
+    study, (make, words) = quality("study"), asked
+    make(tmp_path / "a")
+    assert study.main([*words, "--out", str(tmp_path / "a"), "--only-report"]) == 0
+    file = tmp_path / "kept.jsonl"
+    old = file.read_text().replace('"fused": {}, ', "")
+    file.write_text(old)
+    assert study.main([*words, "--out", str(tmp_path / "none"), "--only-report"]) == 0
+    assert file.read_text() == old
 
 
 def test_cells_that_nobody_asked_for_are_not_kept(quality, asked, tmp_path):
