@@ -438,7 +438,7 @@ def check_conditions(
 
 
 def facts_of(one: Outcome, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The facts of an outcome; if it tells no grid, and could not come of the asked one, the points of its runs."""
+    """The facts of an outcome; if it tells no grid, but cannot come of the asked one, the points of its runs."""
     if one.cell.reference or "grid" in one.facts or "grid" not in asked or may_come_of(one, asked["grid"]):
         return one.facts
     return {**one.facts, "grid": [list(point) for point in dict.fromkeys(points_of(one))]}
