@@ -11,6 +11,7 @@ from hardneg.data.tokens import ENOUGH, token_batch
 from hardneg.errors import InputError, SettingsError
 from hardneg.models.loading import load_encoder, open_encoder
 from hardneg.models.plain_bert import PlainBert
+from hardneg.models.rankers import new_ranker
 from hardneg.models.saving import save_encoder
 from hardneg.models.source import ModelSource
 from worlds.few_texts import QUERIES, TEXTS, close, embed, tokens_of
@@ -95,3 +96,5 @@ def test_no_title_is_joined_by_a_separator_that_would_be_read_as_a_word(bert, tm
     with pytest.raises(SettingsError, match=r"NO_SEPARATOR: .* \(split_special_tokens\)"):
         tokens_of(load_encoder(folder, title_join="sep"), "passage", tmp_path)
     save_encoder(load_encoder(folder, title_join="sep", use_titles=False), tmp_path / "saved")
+    assert new_ranker(ModelSource.at(folder), seed=0).settings.title_join == "space"
+    assert new_ranker(ModelSource.at(bert), seed=0).settings.title_join == "sep"

@@ -180,6 +180,17 @@ def test_a_row_whose_column_of_negatives_is_empty_is_divided_by_its_labels(tmp_p
     assert negatives_of(hn.import_negatives(rows, data, tmp_path / "pool"), data) == NEGATIVES
 
 
+def test_an_only_text_that_is_a_negative_is_no_positive(tmp_path):
+    """Such a list is another column, until labels divide the texts of another row."""
+    lone = {"query": "who", "positive": ["c"], "labels": [0]}
+    divided = {"query": "what", "positive": ["a", "b"], "labels": [1, 0]}
+    said = "WRONG_COLUMNS: the only text in 'positive' is a negative by 'labels', which divides"
+    for rows in ([lone, divided], [divided, lone]):
+        with pytest.raises(InputError, match=said):
+            hn.Collection.from_pairs(rows)
+    assert positives_of(hn.Collection.from_pairs([divided, lone | {"labels": [1]}]))["who"] == ["c"]
+
+
 @pytest.mark.parametrize("older", [{}, {"reading": 4}])
 def test_negatives_are_not_kept_for_a_collection_of_an_older_reading(tmp_path, monkeypatch, capsys, older):
     file = written(tmp_path / "train.jsonl", LABELED)
@@ -188,7 +199,7 @@ def test_negatives_are_not_kept_for_a_collection_of_an_older_reading(tmp_path, m
         hn.import_collection(file, tmp_path / "c")
     assert hn.import_collection(file, tmp_path / "new").digest == hn.open_collection(tmp_path / "c").digest
     assert run(["import", str(file), "--to", str(tmp_path / "c"), "--negatives", str(tmp_path / "pool")]) == 2
-    said = "EXISTS: this collection of the source was made by an older reading of it; give a new --to"
+    said = "EXISTS: another version of hardneg made this collection, which may read the source otherwise"
     assert said in capsys.readouterr().err
     assert not (tmp_path / "pool").exists()
 

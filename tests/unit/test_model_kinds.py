@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 
 from hardneg.errors import SettingsError
 from hardneg.models.flat_transformer import FAMILIES, can_pack
@@ -358,10 +359,20 @@ def test_the_kinds_that_run_without_padding_are_named():
     assert all(name in rows for name in names)
 
 
-@pytest.mark.parametrize("kind", ["FNet", "ConvBert"])
-def test_a_kind_that_reads_padding_gets_none(kind, bert, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [
+        ("FNet", {}),
+        ("ConvBert", {}),
+        ("MobileBert", {"embedding_size": 32, "intra_bottleneck_size": 32, "num_feedforward_networks": 1}),
+        ("Nystromformer", {}),
+    ],
+)
+def test_a_kind_that_reads_padding_gets_none(kind, shape, bert, tmp_path):
     folder = shutil.copytree(bert, tmp_path / "model")
-    getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**SHAPE)).save_pretrained(folder)
+    model = getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**SHAPE | shape))
+    model.get_input_embeddings().weight.data[0] = 0.3  # that of the padding, as TensorFlow trains it
+    model.save_pretrained(folder)
     encoder = load_encoder(str(folder), pooling="mean", title_join="space", query_length=40, passage_length=40)
     tokens = tokens_of(encoder, "passage", tmp_path)
     tokens = tokens.take(np.array([3, 0, 1, 2, 0]))
@@ -387,6 +398,29 @@ def test_a_kind_with_unusual_sizes_is_read(kind, shape, width, bert, tmp_path):
     assert encoder.dim == width
     assert encoder.settings.passage_length == 512
     assert embed(encoder, "query", tmp_path).shape == (len(QUERIES), width)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [
+        ("Rwkv", {"hidden_size": 32, "attention_hidden_size": 32, "num_hidden_layers": 8, "rescale_every": 2}),
+        ("BigBird", SHAPE | {"attention_type": "block_sparse", "block_size": 4}),
+    ],
+)
+def test_to_ask_a_model_whether_it_is_causal_does_not_change_it(kind, shape, bert, tmp_path):
+    folder = shutil.copytree(bert, tmp_path / "model")
+    config = getattr(transformers, f"{kind}Config")(**{"vocab_size": 1000} | shape)
+    getattr(transformers, f"{kind}Model")(config).save_pretrained(folder)
+    state = torch.random.get_rng_state()
+    encoder = load_encoder(str(folder), query_length=40, passage_length=40)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert encoder.settings.pooling == ("last" if kind == "Rwkv" else "cls")
+    stored = load_file(folder / "model.safetensors")
+    transformer = next(iter(encoder.each_tower())).transformer
+    held = transformer.state_dict()
+    assert set(held) & set(stored)
+    assert all(torch.equal(stored[name], held[name]) for name in set(held) & set(stored))
+    assert getattr(transformer, "attention_type", "block_sparse") == "block_sparse"
 
 
 def test_a_kind_of_several_classes_is_refused(bert, tmp_path):

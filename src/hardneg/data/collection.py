@@ -68,7 +68,7 @@ from hardneg.storage.artifacts import (
 log = logging.getLogger(__name__)
 
 KIND = "collection"
-READING = 5  # raised when hardneg reads other content from the same source: older collections are not used for it
+READING = 6  # raised when hardneg reads other content from the same source: older collections are not used for it
 RARE = 100  # a text is held out as dev only if it is asked by no more than this part of the queries: 1 / RARE
 
 
@@ -332,7 +332,7 @@ def is_made_of(path: Path, source: Source, rules: Rules) -> bool:
 
     Raises
     ------
-    SettingsClash : it is of this source, but an older hardneg read other content from it.
+    SettingsClash : it is of this source, but a hardneg that may read other content from it made it.
     """
     if not is_published(path):
         return False
@@ -342,7 +342,7 @@ def is_made_of(path: Path, source: Source, rules: Rules) -> bool:
     if not same or Collection.open(path).language != source.language:
         return False
     if there.settings.get("reading") != READING:
-        what = "this collection of the source was made by an older reading of it"
+        what = "another version of hardneg made this collection, which may read the source otherwise"
         raise SettingsClash(path, what, "give a new --to, or remove it")
     return True
 

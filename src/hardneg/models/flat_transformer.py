@@ -6,6 +6,7 @@ each sequence the states that it has alone.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -41,7 +42,8 @@ FAMILIES = {
     "qwen3": False,
 }
 RELATIVE = ("relative_key", "relative_key_query")  # BERT's other kinds of positions; rotary types ignore the field
-READS_PADDING = ("convbert", "fnet")  # types that mix padding into the states of tokens, whatever the mask says
+# Types that mix padding into the states of tokens, whatever the mask says.
+READS_PADDING = ("convbert", "fnet", "mobilebert", "nystromformer")
 BY_LENGTH = ("dynamic", "longrope")  # rotary positions whose frequencies depend on the longest text beside a text
 
 
@@ -72,13 +74,18 @@ def is_causal(model: nn.Module) -> bool:
 
 
 def _first_sees_no_other(model: Any) -> bool:
-    """Whether the state of a text's first token is the same whatever follows it."""
+    """Whether the state of a text's first token is the same whatever follows it.
+
+    A copy is asked, because some types change in use: RWKV divides weights, and BigBird takes another attention.
+    Experts are not exact to the bit.
+    """
+    model = copy.deepcopy(model).eval()
     one, other = [n for n in range(3) if n != getattr(model.config, "pad_token_id", None)][:2]
     layout = lay_out(np.array([3]), model.device)
     texts = [torch.tensor([one, then, then], device=model.device) for then in (one, other)]
-    with torch.no_grad():
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
         states = [first_states(model, text, layout) for text in texts]
-    return torch.equal(*states)
+    return torch.allclose(*states, rtol=1e-4, atol=1e-5)
 
 
 def _layers_agree(model: nn.Module) -> bool:

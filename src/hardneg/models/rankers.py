@@ -172,7 +172,9 @@ def new_ranker(
         head.draw(seed, float(getattr(tower.transformer.config, "initializer_range", 0.02)))
         pooler = _take_pooler(head, folder, source)
         _set_labels(tower)
-        settings = replace(RankerSettings(max_length=tower.longest), **overrides)
+        splits = tower.tokenizer.encode_special_tokens  # so no separator is read from its name
+        made = RankerSettings(max_length=tower.longest, title_join="space" if splits else "sep")
+        settings = replace(made, **overrides)
         ranker = CrossEncoder(settings, tower).to(device).eval()
         kept = " behind its own pooler" if pooler else ""
         left = f"; its own head of {labels} labels is left out" if several else ""

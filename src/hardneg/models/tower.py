@@ -25,6 +25,7 @@ from hardneg.data.tokens import plain_tokenizer, tokenizer_digest
 from hardneg.errors import InputError
 from hardneg.models.capacity import bytes_of_batch
 from hardneg.models.flat_transformer import (
+    READS_PADDING,
     can_pack,
     first_position,
     first_states,
@@ -59,6 +60,7 @@ ALIGNMENT = 64  # bytes; where torch's memory begins
 FREQUENCIES = "inv_freq"  # how transformers' names of the buffers of rotary positions end
 
 # What a transformer's configuration says about its origin rather than its function.
+ALONE = "no padding"  # in the identity of models whose vectors were made with padding by older versions
 ORIGIN = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
 
 
@@ -376,4 +378,5 @@ def _floats(tower: Tower) -> Iterator[Tensor]:
 def _describe(tower: Tower) -> list[Any]:
     config: dict[str, Any] = tower.transformer.config.to_diff_dict()
     kept = {name: config[name] for name in sorted(config) if name not in ORIGIN}
-    return [tower.tokenizer_digest, kept, *([tower.code] if tower.code else []), *identity_of(tower.head)]
+    marks = [mark for mark in (tower.code, ALONE if config.get("model_type") in READS_PADDING else "") if mark]
+    return [tower.tokenizer_digest, kept, *marks, *identity_of(tower.head)]

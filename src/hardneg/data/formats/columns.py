@@ -117,7 +117,8 @@ def columns_in(table: Table, fields: Fields) -> PairColumns | None:
 def pairs_of(table: Table) -> Iterator[Pair]:
     """The rows of a table of pairs; a row that lacks a text or a score that is needed is a fault.
 
-    Where labels divide the texts of some rows, other rows with several texts and no labels are faults, too.
+    Where labels divide the texts of some rows, other rows with several texts and no labels are faults, too, and
+    so are rows whose only text is a negative.
     """
     divided, whole = "", None  # the column of labels that divide a row; a row with several texts and no labels
     for line, fields in table.rows():
@@ -129,8 +130,8 @@ def pairs_of(table: Table) -> Iterator[Pair]:
         pair = _pair(columns, fields, place)
         if pair.listed is not None and pair.listed == columns.labels:
             divided = pair.listed if pair.negatives or min(pair.grades, default=1) < 1 else divided
-        elif len(pair.positives) + len(pair.ids) > 1 and not pair.negatives:
-            whole = whole or (len(pair.positives) + len(pair.ids), columns.positive, place)
+        elif not pair.negatives and (texts := without_labels(pair, columns, fields)):
+            whole = whole or (texts, columns.positive, place)
         if divided and whole is not None:
             refuse(unlabelled(divided, *whole))
             whole = None
@@ -138,10 +139,20 @@ def pairs_of(table: Table) -> Iterator[Pair]:
             yield pair
 
 
+def without_labels(pair: Pair, columns: PairColumns, fields: Fields) -> int:
+    """How many texts a row has that none of its labels divide; 0 for one text, if no label makes it a negative."""
+    texts = len(pair.positives) + len(pair.ids)
+    return texts if texts > 1 or (numbers_in(fields, columns.labels, pair.place) or [1.0])[0] < 1 else 0
+
+
 def unlabelled(labels: str, texts: int, column: str, place: Place) -> InputError:
-    """The fault of a row of several texts without labels, where those of other rows name negatives."""
+    """The fault of several texts without labels, or of one that is a negative, where labels divide other rows."""
     what = f"the {texts} texts in {column!r} have no labels in {labels!r}, as those of other rows have"
-    return InputError("WRONG_COLUMNS", what, LABEL_EACH, path=place.path, line=place.line)
+    fix = LABEL_EACH
+    if texts == 1:
+        what = f"the only text in {column!r} is a negative by {labels!r}, which divides the texts of other rows"
+        fix = f"leave the row out, {RENAME}"
+    return InputError("WRONG_COLUMNS", what, fix, path=place.path, line=place.line)
 
 
 def _pair(columns: PairColumns, fields: Fields, place: Place) -> Pair:
