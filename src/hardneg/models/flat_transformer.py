@@ -84,8 +84,8 @@ def _first_sees_no_other(model: Any) -> bool:
     layout = lay_out(np.array([3]), model.device)
     texts = [torch.tensor([one, then, then], device=model.device) for then in (one, other)]
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        states = [first_states(model, text, layout) for text in texts]
-    return torch.allclose(*states, rtol=1e-4, atol=1e-5)
+        alike, unlike = (first_states(model, text, layout) for text in texts)
+    return torch.allclose(alike, unlike, rtol=1e-4, atol=1e-5)
 
 
 def _layers_agree(model: nn.Module) -> bool:

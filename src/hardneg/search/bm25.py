@@ -254,8 +254,7 @@ def _write_blocks(draft: Draft, collection: Passages, language: str) -> tuple[li
     """
     tokenizer = tokenizer_of(language)
     tokens, lengths = array("i"), array("i")  # not lists: there may be millions of tokens
-    ends, written, done, n = [0], 0, 0, collection.n_passages
-    held = own_memory()
+    ends, written, done, n, held = [0], 0, 0, collection.n_passages, own_memory()
     most = _tokens_at_once(held, 0, 0, n)
     passages = counted(_passages(collection), "indexing for BM25", "passages", n)
     with contextlib.ExitStack() as files:
@@ -263,7 +262,8 @@ def _write_blocks(draft: Draft, collection: Passages, language: str) -> tuple[li
 
         def end_block() -> int:  # the postings written so far
             terms, begins, rows, counts = _counted(tokens, np.frombuffer(lengths, np.intc)[done:])
-            for add, values in zip(adds, (terms, begins + written, rows + np.int32(done), counts), strict=True):
+            made: list[NDArray[Any]] = [terms, begins + written, rows + np.int32(done), counts]
+            for add, values in zip(adds, made, strict=True):
                 add(values)
             ends.append(ends[-1] + len(terms))
             return written + len(rows)
