@@ -254,7 +254,7 @@ def _write_blocks(draft: Draft, collection: Passages, language: str) -> tuple[li
     """
     tokenizer = tokenizer_of(language)
     tokens, lengths = array("i"), array("i")  # not lists: there may be millions of tokens
-    ends, written, done, n, held = [0], 0, 0, collection.n_passages, own_memory()
+    ends, written, done, n, held = [0], 0, 0, collection.n_passages, own_memory() if room() else 0
     most = _tokens_at_once(held, 0, 0, n)
     passages = counted(_passages(collection), "indexing for BM25", "passages", n)
     with contextlib.ExitStack() as files:
