@@ -15,6 +15,7 @@ from hardneg.training.checkpoint import checkpoints
 GHOST = 2**22 + 1  # a process number that no kernel gives, so leftovers belong to no living process
 UNREAD = re.compile(rf"{re.escape(TEMPORARY)}({NEW}|{GONE})-[^/]*-{GHOST}@[^/]*")
 REFUSED, STOPPED = 5, 75  # exit statuses
+REMEMBERED = "cache/models/"  # where models are kept in a form that is read faster
 
 
 # ---------------------------------------------------------------- what stands in a folder
@@ -116,14 +117,19 @@ def damaged(folder):
 # ---------------------------------------------------------------- what is wrong
 
 
-def wrong_refusal(status, action, folder, before):
-    """List the faults in how a process ended that the disk refused; an empty list if it is sound."""
+def wrong_refusal(status, action, folder, before, path):
+    """List the faults in how a process ended that the disk refused a path; an empty list if it is sound.
+
+    A command goes on if a model cannot be remembered.
+    """
     faults, clear = faults_of(folder)
+    if path.startswith(REMEMBERED) and status == 0:
+        return wrong_end(clear and not faults, status, action, folder, before)
     clear = clear and len(faults) == 1 and re.search("(DISK_FULL|IO_ERROR): ", faults[0])
     return wrong_end(status == REFUSED and clear, status, action, folder, before)
 
 
-def wrong_stop(status, action, folder, before):
+def wrong_stop(status, action, folder, before, path):
     """List the faults in how a process ended that got Ctrl-C; an empty list if it is sound.
 
     The signal may come too late to stop anything. A process that goes on to a good place to stop may replace files

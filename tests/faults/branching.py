@@ -92,7 +92,7 @@ class Trunk:
             refuse(case["kind"], case["action"], path, data)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         wrong = wrong_stop if case["kind"] == "int" else wrong_refusal
-        self.done(case, copy, wrong(status, case["action"], copy, before))
+        self.done(case, copy, wrong(status, case["action"], copy, before, str(case["path"])))
 
     def copy(self, case):
         """Copy the working directory into a folder of the case."""

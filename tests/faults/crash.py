@@ -33,7 +33,7 @@ import tqdm
 import transformers.models.bert.modeling_bert
 
 import hardneg.api.recipes
-from faults.aftermath import UNREAD, damaged, differences, digest, ended
+from faults.aftermath import REMEMBERED, UNREAD, damaged, differences, digest, ended
 from faults.branching import Executor, ends_of, fork, grow
 from faults.injected import temporaries
 from formats.conventions import Plain, write
@@ -144,18 +144,25 @@ def wait(pid):
 def wrong_future(root, command, folder, expected):
     """List the faults in the files that a process left, and in the end of the same command now; empty if sound."""
     wrong = [f"torn: {torn}"] if (torn := damaged(folder)) else []
-    already, read = not differences(ended(folder), expected), []
+    already, read = not without_remembered(differences(ended(folder), expected)), []
     sys.addaudithook(lambda event, about: read.append(str(about[0])) if event == "open" else None)
     status = run(root, command, folder)
     if drafts := sorted({name for name in read if UNREAD.search(name)}):
         wrong.append(f"drafts were read: {drafts}")
-    if status != 0 and not (status == USAGE and already):  # a whole output is not made again
+    refused = status == USAGE and already  # a whole output is not made again
+    if status != 0 and not refused:
         wrong.append(f"again: exit {status}: {(folder.with_suffix('.said')).read_text()[-300:]}")
-    if changed := differences(ended(folder), expected):
+    changed = differences(ended(folder), expected)
+    if changed := without_remembered(changed) if refused else changed:
         wrong.append(f"other: {changed}")
     if left := temporaries(folder):
         wrong.append(f"temporaries after all: {left}")
     return wrong
+
+
+def without_remembered(names):
+    """The names of all files but those of remembered models: a command goes on if a model cannot be remembered."""
+    return [name for name in names if not name.startswith(REMEMBERED)]
 
 
 class Judge:
