@@ -21,7 +21,7 @@ from hardneg.models.encoder_settings import OF_VECTORS, EncoderSettings, TitleJo
 from hardneg.models.flat_transformer import is_causal
 from hardneg.models.heads import AnceHead, DenseHead
 from hardneg.models.pooling import Pooling
-from hardneg.models.pretrained import find_weights, locate, quiet, read_json_file, read_tensors, usable
+from hardneg.models.pretrained import find_weights, locate, read_json_file, read_tensors, usable
 from hardneg.models.ranker_folder import has_classifier, is_classifier, is_marked, labels_of, refuse_ranker
 from hardneg.models.source import ModelSource
 from hardneg.models.st_folder import MODULES, SentenceFolder, read_head, read_st_folder
@@ -202,8 +202,7 @@ def _read_plain(folder: Path, source: ModelSource, recalled: Path | None) -> Par
     """
     tower, unused = read_tower(folder, source, recalled=recalled)
     length = tower.longest
-    with quiet():
-        pooling: Pooling = "last" if is_causal(tower.transformer) else "cls"
+    pooling: Pooling = "last" if is_causal(tower.transformer) else "cls"
     ends = special_around(tower.tokenizer)[1] and not tower.tokenizer.encode_special_tokens
     join: TitleJoin = "sep" if ends else "space"  # no token ends a text, or none is read from its name
     settings = EncoderSettings(pooling=pooling, title_join=join, query_length=length, passage_length=length)
