@@ -19,7 +19,7 @@ from hardneg.process.threads import load_faiss, threads_of_faiss
 from hardneg.records import Int64
 from hardneg.search.ann import FILE, KIND, Kind, set_effort
 from hardneg.search.embedding_store import Embeddings
-from hardneg.search.retrieve import StoredIndex
+from hardneg.search.retrieve import StoredIndex, dot_products
 from hardneg.storage.artifacts import Manifest, open_artifact, publish
 from hardneg.storage.disk import foreign
 
@@ -251,17 +251,23 @@ def drawn(n: int, count: int, purpose: str) -> Int64:
 def recall(index: Any, embeddings: Embeddings, queries: Tensor | None = None) -> dict[str, Any]:
     """Measure the index against exact search: ``recall``, and in ``recall_of`` how many queries of which kind.
 
-    ``recall`` is the share of the exact top 10 and top 100 that the index finds. Without ``queries`` [Q, dim],
-    passages are drawn to stand for them.
+    ``recall`` is the share of the exact top 10 and top 100 that the index finds. Among passages of equal score,
+    such as copies, any counts as well as another: exact search ranks them by row, and faiss in no certain order.
+    Without ``queries`` [Q, dim], passages are drawn to stand for them.
     """
     of, vectors = ("passages", embeddings.rows) if queries is None else ("queries", queries.numpy().__getitem__)
     rows = drawn(embeddings.n if queries is None else len(queries), SAMPLED, "index/recall")
     sample = torch.from_numpy(vectors(rows).astype(embeddings.shards[0].dtype))
     depth = min(max(DEPTHS), embeddings.n)
-    exact = StoredIndex(embeddings).search(sample, depth)[1].numpy()
+    best = StoredIndex(embeddings).search(sample, depth)[0].numpy()
     found = index.search(sample.float().numpy(), depth)[1]
+    scores = np.full(found.shape, -np.inf, np.float32)  # of rows of -1, where the index found fewer
+    for query, (hits, is_hit) in enumerate(
+        zip(found, found >= 0, strict=True)
+    ):  # one by one, to take little memory
+        scores[query, is_hit] = dot_products(sample[query : query + 1].numpy(), embeddings.rows(hits[is_hit]))
     shares = {}
     for k in DEPTHS:
-        hits = [len(np.intersect1d(a, b)) for a, b in zip(exact[:, :k], found[:, :k], strict=True)]
-        shares[f"R@{k}"] = round(float(np.mean(hits)) / min(k, depth), 4)
+        least = best[:, min(k, depth) - 1, None]
+        shares[f"R@{k}"] = round(float((scores[:, :k] >= least).sum(axis=1).mean()) / min(k, depth), 4)
     return {"recall": shares, "recall_of": f"{len(rows)} {of}"}
