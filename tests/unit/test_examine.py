@@ -235,13 +235,16 @@ def test_advice_follows_from_what_was_found(tmp_path):
     assert "There is no test split" not in told
 
 
-@pytest.mark.parametrize("queries", [2, 33, 500, 9_601, 200_000])
-def test_the_advised_steps_are_those_of_the_preset(queries):
+@pytest.mark.parametrize("queries", [2, 33, 500, 3_200, 9_601, 200_000])
+@pytest.mark.parametrize("changes", [{}, {"epochs": 1.1, "min_steps": 1}])
+def test_the_advised_steps_are_those_of_the_preset(queries, changes):
+    preset = examine_module.read_preset(*examine_module.BEGIN) | changes
     positives = SimpleNamespace(train=range(queries), held_out=0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(examine_module, "choose_splits", lambda collection, train, dev_queries: positives)
+        patch.setattr(examine_module, "read_preset", lambda *name: preset)
         found = examine_module.training_facts(None, {"train": queries})
-    episode = settings_of(*examine_module.BEGIN).episode_of(queries, 1)
+    episode = settings_of(*examine_module.BEGIN, **changes).episode_of(queries, 1)
     assert (found["steps"], found["queries_per_step"]) == (episode.steps, episode.queries_per_step)
 
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 
@@ -9,6 +10,7 @@ import hardneg as hn
 from hardneg import settings_of
 from hardneg.api import train_ranker
 from hardneg.data.training_data import choose_splits
+from hardneg.errors import SettingsError
 from hardneg.models.loading import load_encoder
 from hardneg.models.rankers import save_ranker
 from hardneg.models.source import ModelSource
@@ -19,6 +21,7 @@ from hardneg.recipes.adore import recipe as adore
 from hardneg.recipes.ance import recipe as ance
 from hardneg.recipes.ar2 import recipe as ar2
 from hardneg.recipes.cost_model import Beside
+from hardneg.recipes.epochs import steps_of_epochs
 from hardneg.recipes.estimate import (
     add_beside,
     describe_work,
@@ -48,6 +51,25 @@ def world(world):
 def work_of(world):
     """A function that gives the work that a recipe plans."""
     return lambda recipe, **changes: recipe.plan(recipe.settings(**(COMMON | changes)), world[0], world[1]["tied"])
+
+
+@pytest.mark.parametrize("epochs", [0.07, 0.29, 1.1, 1.5, 2.3, 4.35, 5 / 3, 1.1 + 2.2, 3])
+@pytest.mark.parametrize("queries", [1, 8, 77, 800, 2400, 8000])
+def test_steps_of_epochs_are_counted_without_the_rounding_of_floats(epochs, queries):
+    """1.1 epochs of 100 steps were 111 steps, because floats make 110.00000000000001 of the product."""
+    steps = math.ceil(Fraction(epochs).limit_denominator(100) * -(-queries // 8))
+    assert steps_of_epochs(epochs, queries, 8) == steps
+    bounds = {"queries_per_step": 8, "min_steps": None, "max_steps": None}
+    assert settings_of("star", epochs=epochs, **bounds).steps_in(epochs, queries) == steps
+    many = settings_of("ance", epochs=epochs, refreshes=9, **bounds).for_data(queries)
+    assert many.refresh_every == max(math.ceil(steps / 10), 1)
+
+
+def test_steps_of_epochs_end_at_the_largest_count():
+    largest = (1 << 31) - 1
+    assert steps_of_epochs(1, 8 * largest, 8) == steps_of_epochs(largest, 8, 8) == largest
+    with pytest.raises(SettingsError, match=r"2 epochs are 4\.29497e\+09 steps; give fewer epochs"):
+        steps_of_epochs(2, 8 * largest, 8)
 
 
 def test_the_best_and_the_last_state_take_disk_besides_the_model(work_of):

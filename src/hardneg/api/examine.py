@@ -15,6 +15,7 @@ from hardneg.data.collection import Collection
 from hardneg.data.examination import LOOKED_AT, MIXED, UNSPACED, draw, examine_collection, quantiles
 from hardneg.data.training_data import choose_splits
 from hardneg.models.source import ModelSource
+from hardneg.recipes.epochs import steps_of_epochs
 from hardneg.records import Side
 from hardneg.shown import counted, listed
 
@@ -109,10 +110,10 @@ def training_facts(collection: Collection, trainable: Mapping[str, int]) -> dict
     data = choose_splits(collection, train=split, dev_queries=preset["dev_queries"])
     queries = len(data.train)
     batch = int(preset["queries_per_step"])
-    epoch = math.ceil(queries / batch)
-    steps = min(max(math.ceil(preset["epochs"] * epoch), preset["min_steps"]), preset["max_steps"])
+    steps = steps_of_epochs(preset["epochs"], queries, batch)
+    steps = min(max(steps, preset["min_steps"]), preset["max_steps"])
     sizes = {"queries": queries, "held_out": data.held_out, "steps": steps, "queries_per_step": batch}
-    return {"split": split, **sizes, "passes": steps / epoch}
+    return {"split": split, **sizes, "passes": steps / math.ceil(queries / batch)}
 
 
 # ---------------------------------------------------------------- sentences

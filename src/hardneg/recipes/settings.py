@@ -11,7 +11,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, field_validator
 
-from hardneg.arguments import LARGEST
 from hardneg.config import Settings, operational
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import DevDraw, Labels, Splits, TrainingData, choose_splits, labelled
@@ -23,6 +22,7 @@ from hardneg.experiment.names import name_of_step
 from hardneg.models.encoder_settings import EncoderSettings, Head, TitleJoin
 from hardneg.models.pooling import Pooling
 from hardneg.recipes.catalogue import RecipeFacts
+from hardneg.recipes.epochs import steps_of_epochs
 from hardneg.search.encoding import Encoding
 from hardneg.shown import as_set
 from hardneg.training.optim import Optimizers, Schedule, linear, optimizers, tell_low_peak
@@ -294,10 +294,8 @@ class TrainingSettings(Settings):
         ----------
         size : queries of a step; None: ``queries_per_step``.
         """
-        steps = epochs * math.ceil(queries / (size or self.queries_per_step))
-        if steps > LARGEST:
-            raise SettingsError("BAD_SETTING", f"{epochs:g} epochs are {steps:g} steps", "give fewer epochs")
-        enough = max(math.ceil(steps), self.min_steps or 1)
+        steps = steps_of_epochs(epochs, queries, size or self.queries_per_step)
+        enough = max(steps, self.min_steps or 1)
         return min(enough, self.max_steps or enough)
 
     def steps_of_part(self, epochs: float, queries: int, parts: int) -> int:
