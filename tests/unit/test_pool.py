@@ -249,6 +249,21 @@ def test_broken_invariants_name_the_file(tmp_path, name):
     assert fault.value.path == tmp_path / "pool" / f"{next(iter(BROKEN[name]))}.npy"
 
 
+@pytest.mark.parametrize("name", ["ranker_scores", "positive_scores"])
+@pytest.mark.parametrize("score", [np.inf, -np.inf, np.nan])
+def test_infinite_scores_of_a_ranker_name_the_file(tmp_path, name, score):
+    """An earlier version made them of a teacher's scores beyond float32; NaN stands for no score."""
+    arrays = {"ranker_scores": np.zeros(6, np.float32), "positive_scores": np.zeros(4, np.float32)}
+    arrays[name][2] = score
+    save_pool(replace(POOL, ranker="d", **arrays), tmp_path / "pool", settings={}, inputs={})
+    if np.isnan(score):
+        assert np.isnan(getattr(load_pool(tmp_path / "pool"), name)[2])
+        return
+    with pytest.raises(ArtifactError, match="BAD_POOL: infinite scores; mine the negatives again") as fault:
+        load_pool(tmp_path / "pool")
+    assert fault.value.path == tmp_path / "pool" / f"{name}.npy"
+
+
 def test_a_pool_from_before_a_source_was_added_is_read(tmp_path, monkeypatch):
     save_pool(POOL, tmp_path / "pool", settings={}, inputs={})
     monkeypatch.setattr("hardneg.negatives.pool.SOURCES", (*SOURCES, "topic"))

@@ -368,6 +368,11 @@ TAUGHT = '{"query": "x", "pos": ["y"], "neg": ["n"], "pos_scores": %s, "neg_scor
             "a.jsonl:1: WRONG_COLUMNS: 3 scores of 1 positives and 1 negatives",
         ),
         ("a.jsonl", TAUGHT % ('["1"]', "[1]"), "a.jsonl:1: WRONG_TYPE: the scores in 'pos_scores'"),
+        (
+            "a.jsonl",
+            TAUGHT % ("[1]", "[-3.5e38]"),
+            "'neg_scores' are [-3.5e+38], no list of numbers within ±3.4e38",
+        ),
         ("a.tsv", "query\tpositive\rx\ty\r", "a.tsv:1: BAD_QUOTING: its lines end in CR alone; write it again"),
         ("corpus.tsv", "1\tx\r2\ty\r", "corpus.tsv:1: BAD_QUOTING: its lines end in CR alone"),
         (

@@ -384,9 +384,17 @@ def check_pool(pool: NegativePool, path: Path, n_passages: int | None = None) ->
             raise _bad(path / f"{name}.npy", f"values {values.min()} to {values.max()}, not {low} to {high - 1}")
     if len(distinct(pool.query_rows)) != len(pool):
         raise _bad(path / "query_rows.npy", "a query occurs twice")
-    for name, total in (("ranker_scores", n), ("positive_scores", len(pool.positive_rows))) if pool.ranker else ():
-        if len(scores_in(pool, name)) != total:
-            raise _bad(path / f"{name}.npy", f"{len(scores_in(pool, name))} values for {total} passages")
+    if pool.ranker:
+        _check_scores(pool, path)
+
+
+def _check_scores(pool: NegativePool, path: Path) -> None:
+    """Refuse a ranker's scores that are not one for each passage, or infinite; NaN is no score."""
+    for name, of in (("ranker_scores", pool.passage_rows), ("positive_scores", pool.positive_rows)):
+        if len(scores := scores_in(pool, name)) != len(of):
+            raise _bad(path / f"{name}.npy", f"{len(scores)} values for {len(of)} passages")
+        if np.isinf(scores).any():
+            raise _bad(path / f"{name}.npy", "infinite scores")
 
 
 def _delimits(offsets: Int64, n_spans: int, total: int) -> bool:

@@ -17,13 +17,14 @@ import io
 import json
 import math
 import re
-import sys
 import tokenize
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from hardneg.data.formats.column_names import (
     CorpusColumns,
@@ -51,6 +52,7 @@ SHORTENED = re.compile(
 NUMPY = re.compile(r"np\.(?:\w+\(([^()]*)\)|(True|False)_)")  # its way to write a number alone
 NAN = re.compile(r"\bnan\b")
 UNPARTED = re.compile(r"""(?<=[\w.'"])\s+(?=[-+\w.'"])""")  # where numpy writes no comma between two items
+MOST = float(np.finfo(np.float32).max)  # of a teacher's score: pools keep scores as float32
 RENAME = "or rename the column if it means something else"
 LABEL_EACH = f"give each text one label (1: positive, 0: negative), {RENAME}"
 # Words for the splits of pairs, and what these are called.
@@ -286,7 +288,7 @@ def _taught(
         of_positives, of_negatives = (None, None) if scores is None else (scores[:positives], scores[positives:])
     else:
         found = numbers_in(fields, columns.scores, place) if negatives else []
-        whole = negatives and len(found) == positives + negatives and all(map(math.isfinite, found))
+        whole = negatives and len(found) == positives + negatives and all(map(_is_kept, found))
         return (found[:positives], found[positives:], columns.scores) if whole else ([], [], None)
     if of_positives is None or of_negatives is None:
         return [], [], None
@@ -329,13 +331,16 @@ def _numbers(value: Any, name: str, place: Place) -> list[float] | None:
             value = json.loads(value)
     if value in (None, ""):
         return []
-    if isinstance(value, list) and all(
-        isinstance(item, int | float) and abs(item) <= sys.float_info.max for item in value
-    ):
+    if isinstance(value, list) and all(isinstance(item, int | float) and _is_kept(item) for item in value):
         return [float(item) for item in value]
-    what = f"the scores in {name!r} are {value!r:.60}, no list of numbers"
+    what = f"the scores in {name!r} are {value!r:.60}, no list of numbers within ±3.4e38"
     refuse(InputError("WRONG_TYPE", what, "correct them", path=place.path, line=place.line))
     return None
+
+
+def _is_kept(score: float) -> bool:
+    """Whether a pool can keep a score: it is a number, and not too large."""
+    return abs(score) <= MOST
 
 
 def grade_in(fields: Fields, name: str, place: Place, listed: str | None = None) -> int:
