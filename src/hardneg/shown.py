@@ -71,7 +71,10 @@ def decimals(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in whole per cent; a half is rounded up, as charts round it, and not to the even number."""
+    """A share in whole per cent, as charts show it: a half in floats is rounded up, and not to the even number.
+
+    The percentage 14.5 is no half there: floats make 14.499999999999998 of 100 · 0.145, and so charts show 14 %.
+    """
     return f"{math.floor(share * 100 + 0.5)}%"
 
 
