@@ -13,6 +13,7 @@ from hardneg.api.inputs import collection_of
 from hardneg.api.judged_runs import dev_among
 from hardneg.api.recipes import settings_of
 from hardneg.api.reopen import experiment_data
+from hardneg.cli.ending import ending_text
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import choose_splits
 from hardneg.diagnostics import best_vectors
@@ -25,7 +26,7 @@ from hardneg.errors import ArtifactError, Faults, InputError, SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.folder import read_settings, splits_of
 from hardneg.experiment.layout import Layout
-from hardneg.experiment.names import LAST, few_of_dev
+from hardneg.experiment.names import LAST, STARTED, UNTRAINED, few_of_dev
 from hardneg.experiment.so_far import dev_so_far
 from hardneg.experiment.states import read_states
 from hardneg.models.loading import load_encoder
@@ -185,6 +186,34 @@ def test_the_untrained_model_is_kept_where_nothing_beats_it(train, world, tmp_pa
     last, _ = train("star", "last", model=model, learning_rate=RUINOUS, warmup=0)
     assert last["kept"]["state"] == "last"
     assert not last["kept"]["beats_untrained"]
+
+
+@pytest.mark.parametrize("rate", [1e-9, RUINOUS])
+def test_all_states_are_compared_as_the_index_retrieves_them(train, world, caplog, rate):
+    """Settings change the model here, so the model as it came is another one, which no index was built for."""
+    small = {"index": "pq", "subvectors": 2, "bits": 2, "steps": 4, "measure_every": 2, "learning_rate": rate}
+    with caplog.at_level(logging.INFO, "hardneg"):
+        results, path = train("adore", keep="best", query_length=6, warmup=0, **small)
+    kept, dev = results["kept"], results["dev"]
+    assert dev[UNTRAINED]["RR@10"] > dev[f"{STARTED}/pq"]["RR@10"], "compression costs more than training gains"
+    assert list(kept["of"]) == [STARTED, "step-2", LAST]
+    assert kept["of"] == {name: dev[f"{name}/pq"]["RR@10"] for name in kept["of"]}
+    assert (kept["state"], kept["step"], kept["beats_untrained"]) == (STARTED, 0, False)
+    assert dev["final/pq"] == dev[f"{STARTED}/pq"]
+    assert dev["final"] == dev[STARTED]
+    model = load_encoder(str(path / "model"))
+    assert model.settings.query_length == 6
+    assert model.digest("passage") == load_encoder(world.calm).digest("passage")
+    kind = "the untrained model with the settings of training"
+    assert f"model/ is {kind}: dev RR@10 {kept['dev']:.4f} (last {kept['of'][LAST]:.4f})" in caplog.text
+    assert f"NOTHING BEAT THE UNTRAINED MODEL on dev (RR@10 {kept['dev']:.4f}): model/ is {kind}" in caplog.text
+    card = (path / "model/README.md").read_text()
+    assert "These are the weights of the untrained model" in card
+    lines = ending_text(results, path).splitlines()
+    value = f"RR@10 {kept['dev']:.4f}"
+    assert f"best state: untrained, as trained on (dev {value})" in lines
+    assert any("no state of training was better than the untrained one" in line for line in lines)
+    assert opened_at(path).ended([STARTED, "step-2", LAST, "final"]) == LAST
 
 
 SCRIPT = {"untrained": 0.5, 1: 0.6, 2: 0.6, 3: 0.7, 4: 0.65, 5: 0.7, 6: 0.9}  # 4 and 5 are no better than 3

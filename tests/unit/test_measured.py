@@ -9,6 +9,7 @@ import pytest
 
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import choose_splits
+from hardneg.diagnostics.choice import choose
 from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.measured import Measured, with_figures, with_final
 from hardneg.diagnostics.results import EvaluationPlan, choose_state
@@ -53,6 +54,19 @@ def seen(tmp_path):
 def test_what_can_be_kept_is_measured_as_its_index_retrieves_it(seen):
     assert dev_values(seen, "last", RR[0]) == {"untrained": 0.2, "step-2": 0.6, "last": 0.4}
     assert dev_values(seen_of(measured("untrained"), measured("last")), "last", RR[0]) == {}
+
+
+def test_where_settings_changed_the_model_what_the_index_retrieves_of_the_start_is_compared(seen):
+    started = measured("untrained-as-trained", "untrained-as-trained", dev=0.1)
+    through = measured("untrained-as-trained/flat", "indexed", dev=0.05, of="untrained-as-trained")
+    exact = dev_values({**seen, **seen_of(started)}, "last", RR[0])
+    assert exact["untrained"] == 0.2, "no index retrieves of it"
+    dev = dev_values({**seen, **seen_of(started, through)}, "last", RR[0])
+    assert dev == {"step-2": 0.6, "last": 0.4, "untrained-as-trained": 0.05}
+    better = replace(seen["last/flat"], evaluations={"dev": scored(0.15)})  # than the start, not than as it came
+    places = dict.fromkeys(dev)
+    dev = dev_values({**seen, **seen_of(started, through, better)}, "last", RR[0])
+    assert choose("last", RR[0], dev, places).beats_untrained
 
 
 def test_the_state_after_the_last_step_is_called_last_in_the_choice(seen):

@@ -153,7 +153,7 @@ def train_once(task: Task, start: Start) -> dict[str, Any]:
                 plan,
                 bm25=bm25_judged,
                 untrained=start.untrained,
-                handling=Handling(kept_state, save_state, others=others),
+                handling=Handling(partial(kept_state, started=start.base), save_state, others=others),
             )
         if jobs:
             draw_timeline(experiment.layout.timeline, experiment.timing)

@@ -10,7 +10,7 @@ from hardneg.cli.colour import Style, painted
 from hardneg.cli.tables import forgetting_table, pooled_table, states_table
 from hardneg.errors import HardnegError
 from hardneg.experiment.layout import Layout
-from hardneg.experiment.names import FINAL, LAST, UNTRAINED, few_of_dev, shown
+from hardneg.experiment.names import BEFORE, FINAL, LAST, before_training, few_of_dev, shown
 from hardneg.process.progress import size_text
 from hardneg.shown import p_text
 
@@ -95,11 +95,8 @@ def kept_text(kept: Mapping[str, Any]) -> str:
     """The state that was kept, with its value on dev; with ``keep=last`` it need not be the best one."""
     role = "best state" if kept["dev"] >= max(kept["of"].values()) else "kept state"
     name = f"the last, step {kept['step']}" if kept["state"] == "last" else shown(kept["state"])
-    before = (
-        ""
-        if kept["state"] == UNTRAINED or UNTRAINED not in kept["of"]
-        else f", untrained {kept['of'][UNTRAINED]:.4f}"
-    )
+    began = kept["of"].get(before_training(kept["of"]))
+    before = "" if kept["state"] in BEFORE or began is None else f", untrained {began:.4f}"
     return f"{role}: {name} (dev {kept['measure']} {kept['dev']:.4f}{before})"
 
 
@@ -128,7 +125,7 @@ def gains_of(results: Mapping[str, Any]) -> str:
 def places(results: Mapping[str, Any], out: Path) -> str:
     """Where the model is, what the experiment takes, and how to see more."""
     index = f"\nindex: {found['kind']} {found['digest'][:12]}" if (found := results.get("index")) else ""
-    best = bool(results.get("kept", {}).get("of", {}).keys() - {UNTRAINED, LAST})
+    best = bool(results.get("kept", {}).get("of", {}).keys() - {*BEFORE, LAST})
     return f"model: {Layout(out).model}{index}\n{where(out, best=best)}"
 
 

@@ -15,7 +15,7 @@ from hardneg.diagnostics.kept import (
     trained_before,
     warning,
 )
-from hardneg.experiment.names import FINAL, UNTRAINED, few_of_dev, shown
+from hardneg.experiment.names import BEFORE, FINAL, few_of_dev, shown
 from hardneg.shown import counted
 
 
@@ -32,7 +32,7 @@ def model_card(
     ----------
     trained_start : the name of the model that training starts from, if it was trained before.
     """
-    untrained = results.get("kept", {}).get("state") == UNTRAINED
+    untrained = results.get("kept", {}).get("state") in BEFORE
     said = "**These are the weights of the untrained model.** The training that was tried, and is not in them:"
     lines = [
         *([said, ""] if untrained else []),

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from hardneg.callers import in_callers_words
 from hardneg.diagnostics.kept import sentence, warning
 from hardneg.evaluation.measures import Measure
-from hardneg.experiment.names import LAST, UNTRAINED
+from hardneg.experiment.names import BEFORE, LAST, before_training
 from hardneg.process.progress import say
 from hardneg.training.stage import steps_made
 
@@ -40,7 +40,7 @@ class Choice:
     @property
     def beats_untrained(self) -> bool:
         """Whether the chosen state does better on dev than the untrained model."""
-        return self.state != UNTRAINED and self.dev[self.state] > self.dev[UNTRAINED]
+        return self.state not in BEFORE and self.dev[self.state] > self.dev[before_training(self.dev)]
 
     def as_json(self) -> dict[str, Any]:
         """The choice as ``results.json`` stores it."""
@@ -64,7 +64,7 @@ def choose(
     places : state -> the folder with its weights.
     """
     best = max(dev, key=lambda name: dev[name]) if keep == "best" else LAST  # the first of equal ones
-    place = None if best == UNTRAINED else places[best]
+    place = None if best in BEFORE else places[best]
     return Choice(keep, best, 0 if place is None else steps_made(place), str(measure) if dev else None, dev)
 
 

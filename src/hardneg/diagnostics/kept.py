@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hardneg.experiment.names import LAST, STARTED, UNTRAINED
+from hardneg.experiment.names import BEFORE, LAST, STARTED, UNTRAINED, before_training
 from hardneg.shown import counted
 
 TRAINED_START = "the model that it started from"
+AS_KEPT = {
+    UNTRAINED: "the untrained model as it came",
+    STARTED: "the untrained model with the settings of training",
+}
 
 
 def of_trained_start(line: str) -> str:
@@ -25,11 +29,11 @@ def trained_before(name: str, shows: str) -> str:
 
 def sentence(kept: Mapping[str, Any]) -> str:
     """One line that says which state ``model/`` holds."""
-    names = {UNTRAINED: "the untrained model as it came", LAST: f"the last state (step {kept['step']:,})"}
+    names = {**AS_KEPT, LAST: f"the last state (step {kept['step']:,})"}
     said = f"model/ is {names.get(kept['state'], kept['state'])}"
     if "dev" not in kept:
         return said
-    others = [f"{name} {kept['of'][name]:.4f}" for name in (UNTRAINED, LAST) if name in kept["of"]]
+    others = [f"{name} {kept['of'][name]:.4f}" for name in (*BEFORE, LAST) if name in kept["of"]]
     compared = ", ".join(one for one in others if not one.startswith(f"{kept['state']} "))
     return f"{said}: dev {kept['measure']} {kept['dev']:.4f} ({compared})"
 
@@ -92,8 +96,8 @@ def warning(results: Mapping[str, Any]) -> str | None:
     kept = results["kept"]
     if kept.get("beats_untrained", True):
         return None
-    best = kept["of"][UNTRAINED]
-    if kept["state"] == UNTRAINED:
+    best = kept["of"][before_training(kept["of"])]
+    if kept["state"] in BEFORE:
         unchanged = len(kept["of"]) > 1 and set(kept["of"].values()) == {best} and best < 1
         fix = (
             "train longer, or at a higher rate"
@@ -107,8 +111,8 @@ def warning(results: Mapping[str, Any]) -> str | None:
                 " try settings nearer to the model's own"
             )
         return (
-            f"NOTHING BEAT THE UNTRAINED MODEL on dev ({kept['measure']} {best:.4f}): model/ is the untrained"
-            f" model as it came; {fix}"
+            f"NOTHING BEAT THE UNTRAINED MODEL on dev ({kept['measure']} {best:.4f}): model/ is"
+            f" {AS_KEPT[kept['state']]}; {fix}"
         )
     return (
         f"THE TRAINED MODEL IS NOT BETTER THAN THE UNTRAINED ONE on dev ({kept['measure']} {kept['dev']:.4f},"

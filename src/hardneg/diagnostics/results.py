@@ -117,7 +117,7 @@ def evaluate_states(
     *,
     bm25: Callable[[Judge], Mapping[str, Run]],
     untrained: Callable[[], Any],
-    handling: Handling | None = None,
+    handling: Handling,
 ) -> None:
     """Let a recipe run, measure every state of the model as it comes, and finish the experiment.
 
@@ -132,9 +132,8 @@ def evaluate_states(
         the last model.
     bm25 : judge -> BM25's runs of dev and test.
     untrained : makes the model as it came.
-    handling : the handling of this kind of model; None: that of a retriever.
+    handling : the handling of this kind of model.
     """
-    handling = handling or Handling(kept_state, save_state)
     judge = Judge(data, plan.measures, experiment.cache, plan.dev_passages)
     best = BestVectors(plan.measures[0]) if plan.keep == "best" else None
     seen, last = measure_all(states, judge, experiment, plan, bm25, best)
@@ -261,14 +260,25 @@ def choose_state(seen: Seen, last: str, plan: EvaluationPlan) -> Choice:
     return choose(plan.keep, plan.measures[0], dev_values(seen, last, plan.measures[0]), places)
 
 
-def kept_state(chosen: Measured, last: Snapshot, layout: Layout, untrained: Callable[[], BiEncoder]) -> Snapshot:
-    """The state that is kept, to be measured on dev and test."""
+def kept_state(
+    chosen: Measured,
+    last: Snapshot,
+    layout: Layout,
+    untrained: Callable[[], BiEncoder],
+    *,
+    started: Callable[[], BiEncoder],
+) -> Snapshot:
+    """The state that is kept, to be measured on dev and test.
+
+    Parameters
+    ----------
+    untrained, started : make the model as it came, and as training starts with it.
+    """
     if chosen.record.name == last.name:
         return last
-    came, device = chosen.record.name == UNTRAINED, last.encoder.device
-    encoder = untrained() if came else load_encoder(str(chosen.place), device=device)
+    trained = partial(load_encoder, str(chosen.place), device=last.encoder.device)
     return Snapshot(
-        encoder,
+        {UNTRAINED: untrained, STARTED: started}.get(chosen.record.name, trained)(),
         last.collection,
         FINAL,
         layout.runs_of(FINAL),

@@ -19,17 +19,20 @@ Seen = Mapping[str, Measured]  # by name, in the order of training
 def dev_values(seen: Seen, last: str, measure: Measure) -> dict[str, float]:
     """The value on dev of every state that can be kept, in the order of training; empty without a dev split.
 
-    If training is for an index, the value is that of the state as the index retrieves it.
+    If training is for an index, the value is that of the state as the index retrieves it. If settings changed the
+    model before training, the index is not one of the model as it came; the state that training started from can
+    be kept in its place.
 
     Parameters
     ----------
     last : the name of the state after the last step; its value stands under ``last``.
     """
     found: dict[str, float] = {}
+    indexed = {one.record.of: one for one in seen.values() if one.record.kind == "indexed"}
+    before = STARTED if STARTED in indexed else UNTRAINED
     for name, one in seen.items():
-        can_be_kept = one.record.of is None and (one.place is not None or name in (UNTRAINED, last))
-        indexed = (other for other in seen.values() if other.record.kind == "indexed")
-        through = next((other for other in indexed if other.record.of == name), one)
+        can_be_kept = one.record.of is None and (one.place is not None or name in (before, last))
+        through = indexed.get(name, one)
         if can_be_kept and "dev" in through.evaluations:
             found[LAST if name == last else name] = through.evaluations["dev"].means[str(measure)]
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, Final, Literal
 
 # The kind of a state. episode: the next episode mines with it; version: a version of refreshed negatives was mined
@@ -29,6 +29,7 @@ LAST: Final = "last"  # the state after the last step, if another one is kept
 UNTRAINED = "untrained"  # the model that the user gave, with its own settings
 RETRIEVED = "retriever"  # the retriever whose hits a trained ranker re-ranks, by itself
 STARTED = "untrained-as-trained"  # the state that training starts from, if settings change the model
+BEFORE = (UNTRAINED, STARTED)  # the states before the first step, one of which can be kept
 FUSED = f"+{BM25}"  # stands after the name of a state whose runs were fused with BM25's
 SHOWN = {STARTED: "untrained, as trained on"}
 
@@ -36,6 +37,11 @@ SHOWN = {STARTED: "untrained, as trained on"}
 def name_of_step(episode: int, step: int, *, several: bool) -> str:
     """The name of the state after so many steps of an episode; it says which episode if there are ``several``."""
     return f"episode-{episode}-step-{step}" if several else f"step-{step}"
+
+
+def before_training(names: Container[str]) -> str:
+    """The state before the first step that is compared with those of training, which all have such names."""
+    return STARTED if STARTED in names and UNTRAINED not in names else UNTRAINED
 
 
 def few_of_dev(results: Mapping[str, Any], asked: int | None) -> int | None:

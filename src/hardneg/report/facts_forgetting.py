@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hardneg.diagnostics.forgetting import forgetting, sample_queries, trajectories
-from hardneg.experiment.names import LAST, UNTRAINED, shown
+from hardneg.experiment.names import BEFORE, LAST, shown
 from hardneg.negatives.facts import entries_of
 from hardneg.report.measured import training_ranks
 from hardneg.report.opened import Float64, Opened
@@ -58,7 +58,7 @@ def forgetting_table(opened: Opened) -> Table:
 def kept_before_the_last(opened: Opened) -> str:
     """The name of the trained state that was kept; "" if it is the last one, or the untrained model was kept."""
     name = str(opened.results.get("kept", {}).get("state", LAST))
-    return "" if name in (LAST, UNTRAINED) else name
+    return "" if name in (LAST, *BEFORE) else name
 
 
 def over_all(opened: Opened, first: str, last: str) -> list[dict[str, Any]]:

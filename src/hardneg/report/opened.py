@@ -24,7 +24,7 @@ from hardneg.experiment.course import Course, course_of
 from hardneg.experiment.folder import BEGIN, ENDED_BY, FORMAT, executed_by, read_settings
 from hardneg.experiment.layout import Layout, run_of
 from hardneg.experiment.metrics import rows_of
-from hardneg.experiment.names import FINAL, LAST, UNTRAINED, few_of_dev
+from hardneg.experiment.names import BEFORE, FINAL, LAST, few_of_dev
 from hardneg.experiment.provenance import begun_by
 from hardneg.experiment.results_manifest import check_seal
 from hardneg.experiment.so_far import dev_so_far, states_so_far
@@ -146,7 +146,7 @@ class Opened:
         Where the untrained model was kept, the final one is a copy of it, and the state after the last step stands
         for training.
         """
-        if self.results.get("kept", {}).get("state") == UNTRAINED and LAST in names:
+        if self.results.get("kept", {}).get("state") in BEFORE and LAST in names:
             return LAST
         return FINAL if FINAL in names else names[-1]
 

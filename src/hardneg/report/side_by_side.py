@@ -16,7 +16,7 @@ from hardneg.evaluation.measures import Evaluation
 from hardneg.evaluation.significance import bootstrap_interval, holm_within, randomization_test
 from hardneg.experiment.folder import BASE
 from hardneg.experiment.layout import Layout
-from hardneg.experiment.names import BM25, FINAL, RETRIEVED, UNTRAINED, shown
+from hardneg.experiment.names import BEFORE, BM25, FINAL, RETRIEVED, UNTRAINED, shown
 from hardneg.records import Int32, owners
 from hardneg.report.drawing import Figure
 from hardneg.report.facts_forgetting import forgetting_table as forgotten_and_learned
@@ -279,7 +279,7 @@ def verdict_of(several: Several) -> Verdict:
     for name, one in zip(several.names, several.experiments, strict=True):
         if name in known and not one.finished:
             told.append(f"{name} is not finished: the state that it measured last stands for it.")
-        if name in known and one.results.get("kept", {}).get("state") == UNTRAINED:
+        if name in known and one.results.get("kept", {}).get("state") in BEFORE:
             told.append(f"{name} kept the untrained model, because no state of its training was better on dev.")
     starts = _starts(several, known, split, measure)
     told += [starts] if starts else []

@@ -13,7 +13,7 @@ from hardneg.diagnostics.kept import (
     rate_sentence,
     trained_before,
 )
-from hardneg.experiment.names import BM25, FINAL, LAST, RETRIEVED, STARTED, UNTRAINED
+from hardneg.experiment.names import BEFORE, BM25, FINAL, LAST, RETRIEVED, STARTED, UNTRAINED, before_training
 from hardneg.shown import p_text, percent
 
 SURE = 0.05  # the highest p of a sure difference
@@ -189,15 +189,15 @@ def _sentence(
 
 def is_same(row: Mapping[str, Any], kept: Mapping[str, Any]) -> bool:
     """Whether a test compares the untrained model with itself, because no state of training was better on dev."""
-    return bool(kept.get("state") == row["b"] == UNTRAINED and row["difference"] == 0)
+    return bool(row["b"] in BEFORE and kept.get("state") == row["b"] and row["difference"] == 0)
 
 
 def of_untrained(kept: Mapping[str, Any], who: str) -> str:
     """The sentence in place of a test of the untrained model against itself."""
     dev = dict(kept.get("of", {}))
-    shown = ""
-    if {UNTRAINED, LAST} <= set(dev):
-        shown = f" ({kept.get('measure', 'score')} {dev[UNTRAINED]:.3f}, the last state {dev[LAST]:.3f})"
+    shown, before = "", before_training(dev)
+    if {before, LAST} <= set(dev):
+        shown = f" ({kept.get('measure', 'score')} {dev[before]:.3f}, the last state {dev[LAST]:.3f})"
     return f"On dev, no state of training was better than the untrained one{shown}, so {who} is the untrained one."
 
 
@@ -309,7 +309,7 @@ def _of_settings(rows: list[Any], kept: Mapping[str, Any]) -> list[str]:
     """What to do if the model is better than it came, but not shown to be better than before its first step."""
     kinds = {row["b"]: _kind(row) for row in rows}
     against = kinds.get(STARTED, "better")
-    if kept.get("state") == UNTRAINED or kinds.get(UNTRAINED) != "better" or against == "better":
+    if kept.get("state") in BEFORE or kinds.get(UNTRAINED) != "better" or against == "better":
         return []
     found = "was worse than" if against == "worse" else "was not shown to be better than"
     fix = "Try a lower learning rate, other negatives or more data" if against == "worse" else "Train longer"
@@ -324,12 +324,12 @@ def _of_training(rows: list[Any], kept: Mapping[str, Any]) -> list[str]:
         return []
     if len(dev) > 1 and len(set(dev.values())) == 1:
         return ["Train longer: on dev, no state differs from the untrained model."]
-    if kept.get("state") == UNTRAINED or worse:
+    if kept.get("state") in BEFORE or worse:
         return ["Try a lower learning rate, other negatives or more data: training did not help."]
     if len(dev) < 3:
         return []
     best, last = max(dev, key=lambda name: dev[name]), list(dev)[-1]
-    if best == UNTRAINED:
+    if best in BEFORE:
         values = f"{dev[best]:.3f}, the last state {dev[last]:.3f}"
         return [
             f"Try a lower learning rate or other negatives: on dev, nothing beat the untrained model ({values})."
