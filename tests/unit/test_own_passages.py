@@ -280,6 +280,27 @@ def test_an_experiment_whose_runs_are_one_hit_short_goes_on(tmp_path):
         state.search("dev", run.query_rows, 7)
 
 
+@pytest.mark.parametrize("normalisation", ["min-max", "z"])
+def test_weights_are_tuned_on_the_lists_that_are_fused(tmp_path, normalisation):
+    """Each query is its own first hit, with a score far above the others, and so changes what is normalised."""
+    names, draw = [f"p{i}" for i in range(16)], np.random.default_rng(3)
+    judged = {name: {names[i - 1]: 1} for i, name in enumerate(names)}
+    texts = {name: f"text {name}" for name in names}
+    c = Collection.from_lists([*texts.items()], texts, {"dev": judged}, to=tmp_path / "c")
+    runs = [
+        {name: {p: draw.random() * scale + far * (p == name) for p in names} for name in names}
+        for scale, far in ((1.0, 9.0), (1.0, 0.5))
+    ]
+    options = {"method": "linear", "normalisation": normalisation, "data": c, "cache": tmp_path}
+    for k, measure in ((16, "RR@10"), (16, "nDCG@3"), (3, "RR@3")):
+        facts = hn.fuse(runs, tune="dev", measure=measure, k=k, **options)
+        found = hn.evaluate(facts["run"], data=c, split="dev", measures=measure, cache=tmp_path)["measures"]
+        assert facts["tuned"][measure] == pytest.approx(found[measure], abs=1e-12)
+        tried = [hn.fuse(runs, weights=[w / 10, 1 - w / 10], k=k, **options)["run"] for w in range(11)]
+        values = [hn.evaluate(one, data=c, split="dev", measures=measure, cache=tmp_path) for one in tried]
+        assert found[measure] == pytest.approx(max(one["measures"][measure] for one in values), abs=1e-12)
+
+
 def test_metrics_of_adore_leave_out_the_query_itself():
     positives = Positives(np.array([2, 5, 9], np.int32), np.array([0, 1, 2, 3]), np.array([7, 7, 7], np.int32))
     found = np.array([[1, 7, -1], [1, 7, 3], [4, 1, 7]], np.int32)

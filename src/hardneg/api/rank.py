@@ -36,7 +36,7 @@ from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import read_run, read_runs, write_run
 from hardneg.data.ids import IdSpace, Vocabulary
-from hardneg.data.own_passages import without_own
+from hardneg.data.own_passages import own_hits
 from hardneg.data.training_data import named_split
 from hardneg.errors import NumericError, SettingsError
 from hardneg.evaluation.answers import evaluate_with_answers
@@ -296,12 +296,13 @@ class Tuning:
             options: dict[str, Any] = {"collection": collection, "cache": cache, "id_rank": None}
             return evaluate_with_answers(run, judged, [self.measure], **options)
 
-        there = [without_own(of_queries(run, judged.query_rows), judged.positives(), collection) for run in runs]
+        there = [of_queries(run, judged.query_rows) for run in runs]
         for name, run in zip(self.names, there, strict=True):
             check_overlap(name, evaluation(run), f"split '{self.split}'", fix=TUNE_ON)
         own = devs_of(collection, trained) if self.split == "dev" else {}
         check_limited(self.given[-len(runs) :], runs, own)
-        depth = min(k, self.measure.depth)
+        # a query that is a passage itself is no hit, but stands in the lists that are fused and written
+        depth = min(k, self.measure.depth + bool(len(own_hits(judged.positives(), collection)[0])))
         with track("tuning weights", "mixtures") as tick:
             return tune_weights(
                 there,
