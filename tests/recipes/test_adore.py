@@ -224,17 +224,21 @@ def test_the_rank_and_the_errors_of_a_list_by_hand():
     assert of([-1, -1], [3]) == (0, 0)
 
 
-def test_a_passage_that_is_the_query_itself_does_not_count_in_the_metrics():
+@pytest.mark.parametrize("depth", [3, 4])  # of four passages
+def test_a_passage_that_is_the_query_itself_takes_no_rank(depth):
     """Query 0 is passage 2, which it retrieves first; its positive comes next."""
     passages = np.eye(4, dtype=np.float32)
     vectors = torch.tensor([[0.0, 0.5, 1.0, 0.2], [0.0, 0.5, 1.0, 0.2]])
     own = np.array([0], np.int32), np.array([2], np.int32)
     index = ExactIndex(passages)
     retrieval = Retrieval(
-        positives_of([[1], [1]]), index, depth=3, dtype=torch.float32, known=None, given=None, own=own
+        positives_of([[1], [1]]), index, depth=depth, dtype=torch.float32, known=None, given=None, own=own
     )
     batch = QueryBatch(0, np.arange(2, dtype=np.int32), np.arange(2), 2)
-    retrieval.lists(batch, vectors)
+    lists = retrieval.lists(batch, vectors)
+    hits = [lists.rows[i][lists.valid[i]].tolist() for i in range(2)]
+    assert hits == [[1, 3, 0], [2, 1, 3, 0][:depth]]
+    assert lists.ranks[lists.positive].tolist() == [1, 2]
     facts = retrieval.facts(0)
     assert (facts["train_rr_10"], facts["train_errors"]) == ((1 + 1 / 2) / 2, 1 / 2)
     assert facts["overlap"] == 1

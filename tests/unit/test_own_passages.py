@@ -25,7 +25,7 @@ from hardneg.experiment.snapshot import ArchivedState
 from hardneg.experiment.states import StateRecord
 from hardneg.negatives.labels import answers_of, current_positives, relevant
 from hardneg.negatives.mining import Corpus
-from hardneg.recipes.adore.lists import Noted
+from hardneg.recipes.adore.lists import Noted, without_itself
 from hardneg.records import Positives, owners
 from hardneg.report.opened import Opened
 from hardneg.search.runs import load_run, save_run
@@ -304,8 +304,12 @@ def test_weights_are_tuned_on_the_lists_that_are_fused(tmp_path, normalisation):
 def test_metrics_of_adore_leave_out_the_query_itself():
     positives = Positives(np.array([2, 5, 9], np.int32), np.array([0, 1, 2, 3]), np.array([7, 7, 7], np.int32))
     found = np.array([[1, 7, -1], [1, 7, 3], [4, 1, 7]], np.int32)
+    own = np.array([2, 6, 9], np.int32), np.array([1, 1, 1], np.int32)
+    left = without_itself(found, positives.query_rows, own)
+    assert left.tolist() == [[7, -1, -1], [1, 7, 3], [4, 7, -1]]
+    assert left.dtype == np.int32
     noted = Noted()
-    noted.add(found, [found[0]] * 3, positives, (np.array([2, 6, 9], np.int32), np.array([1, 1, 1], np.int32)))
+    noted.add(left, [left[0]] * 3, positives)
     assert noted.reciprocal_rank == [1.0, 0.5, 0.5]
     assert noted.errors == [0, 1, 1]
 

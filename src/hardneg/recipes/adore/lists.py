@@ -33,24 +33,30 @@ class Noted:
     reciprocal_rank: list[float] = field(default_factory=list)
     errors: list[int] = field(default_factory=list)
 
-    def add(
-        self, found: Int32, used: Sequence[Int32], positives: Positives, own: tuple[Int32, Int32] = NONE
-    ) -> None:
-        """Note the retrieved lists [b, depth] of some queries, and the passages that each query trains on.
-
-        The pairs ``own`` of a query, which ascend, and the passage that it is itself are no hits.
-        """
-        queries, passages = own
-        place = np.searchsorted(queries, positives.query_rows)
-        itself = np.append(passages, -1)[place]
-        itself[np.append(queries, -1)[place] != positives.query_rows] = -1
-        left = found != itself[:, None]
+    def add(self, found: Int32, used: Sequence[Int32], positives: Positives) -> None:
+        """Note the retrieved lists [b, depth] of some queries, and the passages that each query trains on."""
         self.digest.update(found.tobytes())
         for i, (one, real) in enumerate(zip(used, found, strict=True)):
             self.overlap.append(np.isin(one, real).mean() if len(one) else 0.0)
-            rank, errors = ranked(real[left[i]], positives.of(i))
+            rank, errors = ranked(real, positives.of(i))
             self.reciprocal_rank.append(1 / rank if 0 < rank <= RR_CUT else 0.0)
             self.errors.append(errors)
+
+
+def without_itself(found: Int32, query_rows: Int32, own: tuple[Int32, Int32]) -> Int32:
+    """The retrieved lists [b, k] without the passage that a query [b] is itself; -1 fills them up.
+
+    Parameters
+    ----------
+    own : the queries that are passages, which ascend, and these passages.
+    """
+    queries, passages = own
+    place = np.searchsorted(queries, query_rows)
+    itself = np.append(passages, -1)[place]
+    itself[np.append(queries, -1)[place] != query_rows] = -1
+    left = found != itself[:, None]
+    order = np.argsort(~left, axis=1, kind="stable")
+    return np.take_along_axis(np.where(left, found, np.int32(-1)), order, axis=1)
 
 
 def ranked(found: Int32, positives: Int32) -> tuple[int, int]:
@@ -78,7 +84,7 @@ class Retrieval:
     dtype : the dtype to which query vectors are rounded before the search, as in an evaluation.
     known : finds passages with the text of a positive, which are no negatives; None: any passage may be one.
     given : a batch -> the negatives of its queries, which replace the retrieved ones; None: no others.
-    own : the queries that are passages themselves, and these passages, which do not count in :meth:`facts`.
+    own : the queries that are passages themselves, and these passages, which are no hits of theirs.
     """
 
     def __init__(
@@ -106,15 +112,22 @@ class Retrieval:
         positives = self.positives.select(batch.positions)
         if not bool(torch.isfinite(vectors).all()):
             raise NotFinite(batch.step, positives.query_rows.tolist())
-        found = search_in_step(self.index, vectors.to(self.dtype), self.depth)[1].cpu().numpy()
+        found = self._found(positives.query_rows, vectors.to(self.dtype))
         used: Sequence[Int32] = list(found)
         if self.given is None:
             lists = retrieved_lists(found, positives, self._duplicates(positives, found))
         else:
             used = self.given(batch)
             lists = given_lists(used, positives)
-        self.noted.setdefault(batch.step, Noted()).add(found, used, positives, self.own)  # sums up micro-batches
+        self.noted.setdefault(batch.step, Noted()).add(found, used, positives)  # sums up micro-batches
         return lists
+
+    def _found(self, query_rows: Int32, vectors: Tensor) -> Int32:
+        """[b, depth] what the queries retrieve, one hit deeper if any training query is a passage itself."""
+        deeper = len(self.own[0]) > 0
+        k = min(self.depth + deeper, len(self.index))
+        found: Int32 = search_in_step(self.index, vectors, k)[1].cpu().numpy()
+        return without_itself(found, query_rows, self.own)[:, : self.depth] if deeper else found
 
     def _duplicates(self, positives: Positives, found: Int32) -> NDArray[np.bool_] | None:
         """[b, depth] passages that are no positive but have the text of one."""
