@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from hardneg.callers import Called, answering
-from hardneg.errors import Faults, HardnegError, SettingsError
+from hardneg.errors import HardnegError, SettingsError, raise_all
 from hardneg.storage.digests import in_home
 from hardneg.surroundings import own_surroundings
 
@@ -66,8 +66,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         for name, value, hint in values_of(signature, given.arguments, hints):
             if not fits(value, hint):
                 faults.append(refusal(f"{of}: {name}", value, hint))
-        if faults:
-            raise faults[0] if len(faults) == 1 else Faults(faults)
+        raise_all(faults)
         for name, value in given.arguments.items():
             given.arguments[name] = settled(value, hints.get(name), signature.parameters[name].kind)
         with answering(called(of)), own_surroundings():

@@ -125,3 +125,9 @@ class Faults(HardnegError):
     def lines(self) -> list[str]:
         """One line for each fault."""
         return [line for fault in self.faults for line in fault.lines]
+
+
+def raise_all(faults: Sequence[HardnegError]) -> None:
+    """Raise these faults: one as it is, several together, and nothing if there is none."""
+    if faults:
+        raise faults[0] if len(faults) == 1 else Faults(faults)

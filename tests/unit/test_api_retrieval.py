@@ -6,6 +6,7 @@ import json
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -105,6 +106,16 @@ def test_mining_refuses_what_makes_no_sense(world, tmp_path, changes, code):
         hn.mine(world[0], None, tmp_path / "pool", **{"sources": ["bm25"], **changes})
     assert caught.value.code == code
     assert not (tmp_path / "pool").exists()
+
+
+@pytest.mark.parametrize(("sources", "code"), [([], "NO_SOURCES"), (["query", "query"], "REPEATED_SOURCE")])
+def test_wrong_sources_are_refused_before_anything_is_opened(world, monkeypatch, tmp_path, sources, code):
+    opened = Mock()
+    monkeypatch.setattr("hardneg.api.mine.collection_of", opened)
+    monkeypatch.setattr("hardneg.api.mine.open_mining_inputs", opened)
+    with pytest.raises(SettingsError, match=code):
+        hn.mine(*world, tmp_path / "pool", sources=sources, device="cpu")
+    opened.assert_not_called()
 
 
 def test_a_pool_is_never_replaced(world, tmp_path):

@@ -21,7 +21,7 @@ from hardneg.data.formats.trec import Scored, sidecar_of
 from hardneg.data.importing import check_no_experiment, open_data, would_read
 from hardneg.data.judgements import Judgements, read_judgements
 from hardneg.data.training_data import TrainingData, amended
-from hardneg.errors import ArtifactError, Faults, HardnegError, InputError, SettingsError
+from hardneg.errors import ArtifactError, Faults, HardnegError, InputError, SettingsError, raise_all
 from hardneg.experiment.layout import KEPT_FILES, Layout, is_experiment, trec_run
 from hardneg.experiment.names import FINAL
 from hardneg.models.source import ModelSource
@@ -212,8 +212,7 @@ def check_all(*checks: Callable[[], Any]) -> list[Any]:
             found.append(check())
         except HardnegError as fault:
             faults += fault.faults if isinstance(fault, Faults) else [fault]
-    if faults:
-        raise faults[0] if len(faults) == 1 else Faults(faults)
+    raise_all(faults)
     return found
 
 

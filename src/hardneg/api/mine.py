@@ -32,7 +32,6 @@ from hardneg.api.inspect import last_pool
 from hardneg.api.retrievers import retriever_with_runs
 from hardneg.api.score import open_guide
 from hardneg.arguments import checked
-from hardneg.config import nearest
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import BY_QRELS, Labels, TrainingData, labelled, named_split
 from hardneg.errors import SettingsError
@@ -41,7 +40,7 @@ from hardneg.negatives.candidates import ALL, Filters, check_scores
 from hardneg.negatives.facts import warn_if_empty
 from hardneg.negatives.imported_pool import check_answerable
 from hardneg.negatives.labels import answers_of, current_positives
-from hardneg.negatives.mining import SOURCES, TELEPORTED, Corpus, Miner, mine_pool
+from hardneg.negatives.mining import TELEPORTED, Corpus, Miner, check_sources, mine_pool
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
 from hardneg.negatives.scores import Guide
 from hardneg.process.agreement import check_told_alike
@@ -120,17 +119,18 @@ def mine(
     out, folder = Path(out), cache_at(cache)
     labels = labels_named(labels) if isinstance(labels, str) else labels
     check_new(out)
-    settings, needs_model, *_ = check_all(
+    _, settings, *_ = check_all(
+        partial(check_sources, sources, by_model=model is not None, has_file=file is not None),
         partial(check_settings, sources, depth, count, alpha, beta, seed),
-        partial(check_mix, sources, model, previous),
+        partial(check_momentum, sources, previous),
         labels.check,
         partial(check_filters, filters, filter_by, sources),
         partial(check_shares, sources, previous, alpha=alpha, beta=beta),
-        partial(check_file_source, sources, file),
         partial(check_inputs, previous, file, judgements),
         partial(check_read, model, reading),
     )
     note_window(filters, depth, sources)
+    needs_model = bool(set(TELEPORTED) & set(sources))
     source = None if model is None else source_at(model, **reading)
     with holding(out, folder) if is_leader() else contextlib.nullcontext():
         collection = collection_of(data, cache)
@@ -284,16 +284,7 @@ def check_settings(
         "beta": partial(share, "beta", beta),
         "seed": partial(at_least, "seed", seed, 0),
     }
-    named = [partial(source_named, source) for source in sources]
-    values = check_all(*named, *checks.values())
-    return {"sources": values[: len(named)], **dict(zip(checks, values[len(named) :], strict=True))}
-
-
-def source_named(name: str) -> str:
-    """Check that there is a source of negatives of this name; returns it."""
-    if name not in SOURCES:
-        raise SettingsError("UNKNOWN_SOURCE", f"there is no source {name!r:.60}", nearest(name, SOURCES))
-    return name
+    return {"sources": list(sources), **dict(zip(checks, check_all(*checks.values()), strict=True))}
 
 
 def share(name: str, value: float) -> float:
@@ -303,24 +294,11 @@ def share(name: str, value: float) -> float:
     return value
 
 
-def check_file_source(sources: Sequence[str], file: Place | None) -> None:
-    """Refuse a file without the source ``file``, and that source without a file."""
-    if ("file" in sources) != (file is not None):
-        raise SettingsError("NO_FILE", "the source 'file' and a file go together", "give both, or neither")
-
-
-def check_mix(sources: Sequence[str], model: Place | None, previous: Place | None) -> bool:
-    """Whether these sources need a model.
-
-    A missing model is refused, and so is ``previous`` without the source ``query``, which momentum is mixed with.
-    """
-    by_model = [source for source in sources if source in TELEPORTED]
-    if by_model and model is None:
-        raise SettingsError("NO_MODEL", f"{by_model[0]} negatives need a model", "give --model")
+def check_momentum(sources: Sequence[str], previous: Place | None) -> None:
+    """Refuse ``previous`` without the source ``query``, which momentum is mixed with."""
     if previous is not None and "query" not in sources:
         what = f"momentum joins query negatives, the sources are {', '.join(sources)}"
         raise SettingsError("NO_MOMENTUM", what, "add query to the sources, or leave --previous out")
-    return bool(by_model)
 
 
 def check_shares(sources: Sequence[str], previous: Place | None, *, alpha: float, beta: float) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.data.training_data import Basis
-from hardneg.errors import Faults, InputError, SettingsError
+from hardneg.errors import InputError, SettingsError, raise_all
 from hardneg.evaluation.judged import JudgedHits, judged_hits
 from hardneg.records import Int32, Int64, Positives, Qrels, Run, distinct, offsets_of, owners, spans
 
@@ -113,8 +113,7 @@ def parse_measures(given: str | Sequence[Any]) -> tuple[Measure, ...]:
             measures.append(Measure.parse(word))
         except SettingsError as fault:
             faults.append(fault)
-    if faults:
-        raise Faults(faults) if len(faults) > 1 else faults[0]
+    raise_all(faults)
     return tuple(dict.fromkeys(measures))
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hardneg.config import nearest as nearest_name
 from hardneg.data.collection import Collection
-from hardneg.errors import SettingsError
+from hardneg.errors import SettingsError, raise_all
 from hardneg.negatives.candidates import (
     ALL,
     Contains,
@@ -132,9 +132,10 @@ def mine_pool(
         from the previous pool.
     by_answers : whether labels are by answers. Queries that have no positive or no negative are then left out.
     """
-    check_sources(corpus, sources, given)
+    by_model = not isinstance(corpus, Corpus)
+    check_sources(sources, by_model=by_model, has_file=given is not None)
     if guide is None:
-        check_scores(sources, filters, by_model=not isinstance(corpus, Corpus))
+        check_scores(sources, filters, by_model=by_model)
     mine = partial(
         mine_candidates,
         corpus,
@@ -179,19 +180,27 @@ def momentum_of(
     return left if guide is None else guide.filtered(left.align(positives), replace(filters, top=None))
 
 
-def check_sources(corpus: Miner | Corpus, sources: Sequence[str], given: Run | NegativePool | None = None) -> None:
-    """Refuse unknown and repeated sources, and sources that need a model or a file if there is none."""
+def check_sources(sources: Sequence[str], *, by_model: bool, has_file: bool) -> None:
+    """Refuse unknown and repeated sources, and sources without the model or the file that they need.
+
+    A file without its source is refused, too. All faults are raised together.
+    """
+    faults = [
+        SettingsError("UNKNOWN_SOURCE", f"there is no source {source!r:.60}", nearest_name(source, SOURCES))
+        for source in sources
+        if source not in SOURCES
+    ]
     if not sources:
-        raise SettingsError("NO_SOURCES", "no source is given", f"choose from {', '.join(SOURCES)}")
-    for source in sources:
-        if source not in SOURCES:
-            raise SettingsError("UNKNOWN_SOURCE", f"there is no source '{source}'", nearest_name(source, SOURCES))
-        if source in TELEPORTED and isinstance(corpus, Corpus):
-            raise SettingsError("NO_MODEL", f"{source} negatives need a model", "give --model")
-        if source == "file" and given is None:
-            raise SettingsError("NO_FILE", "the source 'file' has no file", "name one, or leave the source out")
+        faults.append(SettingsError("NO_SOURCES", "no source is given", f"choose from {', '.join(SOURCES)}"))
     if len(set(sources)) < len(sources):
-        raise SettingsError("REPEATED_SOURCE", f"a source stands twice in {', '.join(sources)}", "name each once")
+        what = f"a source stands twice in {', '.join(sources)}"
+        faults.append(SettingsError("REPEATED_SOURCE", what, "name each once"))
+    if not by_model and (mined := [source for source in sources if source in TELEPORTED]):
+        faults.append(SettingsError("NO_MODEL", f"{mined[0]} negatives need a model", "give --model"))
+    if ("file" in sources) != has_file:
+        what = "the source 'file' and a file go together"
+        faults.append(SettingsError("NO_FILE", what, "give both, or neither"))
+    raise_all(faults)
 
 
 def mine_candidates(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hardneg import keyed_random
 from hardneg.config import nearest
-from hardneg.errors import ArtifactError, Faults, HardnegError, InputError, SettingsError
+from hardneg.errors import ArtifactError, HardnegError, InputError, SettingsError, raise_all
 from hardneg.process.memory import require
 from hardneg.process.progress import track
 from hardneg.process.threads import load_faiss, threads_of_faiss
@@ -123,8 +123,7 @@ def choose(kind: str, n: int, dim: int, given: Mapping[str, int]) -> dict[str, i
         faults += choose_subvectors(options, dim)
     if "bits" in options and "bits" not in beyond:
         faults += too_few_for_codes(options["bits"], n)
-    if faults:
-        raise faults[0] if len(faults) == 1 else Faults(faults)
+    raise_all(faults)
     return options
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hardneg.data.tokens import TokenStore
 from hardneg.data.training_data import TrainingData
-from hardneg.errors import Faults, HardnegError, SettingsError
+from hardneg.errors import Faults, HardnegError, SettingsError, raise_all
 from hardneg.experiment.names import UNTRAINED
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.losses import RankMeasure, lambda_rank
@@ -135,8 +135,7 @@ def check(settings: Adore, data: TrainingData, encoder: BiEncoder) -> None:
             check_options("pq", data.collection.n_passages, encoder.dim, settings.index_options)
         except HardnegError as fault:
             faults += fault.faults if isinstance(fault, Faults) else [fault]
-    if faults:
-        raise faults[0] if len(faults) == 1 else Faults(faults)
+    raise_all(faults)
 
 
 def adore(
