@@ -118,6 +118,15 @@ def test_wrong_sources_are_refused_before_anything_is_opened(world, monkeypatch,
     opened.assert_not_called()
 
 
+def test_a_pool_before_with_rows_beyond_the_corpus_is_refused(world, tmp_path):
+    collection, model = world
+    pool = hn.mine(collection, None, tmp_path / "one", sources=["bm25"], count=2)
+    rows = np.full_like(pool.passage_rows, collection.n_passages)
+    save_pool(replace(pool, passage_rows=rows), tmp_path / "beyond", settings={}, inputs={})
+    with pytest.raises(ArtifactError, match=r"passage_rows\.npy: BAD_POOL"):
+        hn.mine(collection, model, tmp_path / "two", previous=tmp_path / "beyond", device="cpu")
+
+
 def test_a_pool_is_never_replaced(world, tmp_path):
     hn.mine(world[0], None, tmp_path / "pool", sources=["bm25"], count=2)
     before = read_manifest(tmp_path / "pool").digest

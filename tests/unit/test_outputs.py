@@ -108,6 +108,8 @@ def test_bounds_on_scores_are_finite(world, made, tmp_path, bound, value):
     options = {"data": world.collection, "ranker": world.model, "device": "cpu"}
     with pytest.raises(SettingsError, match=f"BAD_SETTING: {bound} = (nan|inf); give a finite number"):
         hn.score(made / "pool", tmp_path / "out", **options, filters=Filters(**{bound: value}))
+    with pytest.raises(SettingsError, match=f"BAD_SETTING: {bound} = (nan|inf); give a finite number"):
+        hn.mine(world.collection, world.model, tmp_path / "out", filters=Filters(**{bound: value}))
 
 
 @pytest.mark.parametrize("who", ["bm25", "model"])

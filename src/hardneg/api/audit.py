@@ -48,7 +48,8 @@ from hardneg.experiment.names import BM25
 from hardneg.experiment.provenance import collection_within
 from hardneg.experiment.so_far import states_so_far
 from hardneg.experiment.states import ends_of, read_states, without_copy
-from hardneg.negatives.pool import SOURCES, NegativePool, load_pool
+from hardneg.negatives.facts import EMPTY
+from hardneg.negatives.pool import SOURCES, NegativePool, open_pool
 from hardneg.process.progress import note
 from hardneg.records import Float32, Int32, Run, spans
 from hardneg.search.bm25 import bm25_run
@@ -131,9 +132,8 @@ def audit(
     if out is not None:  # the data of the collection may lie where the table goes
         check_beside_sources(Path(out), world.collection)
     if not len(world.pool.passage_rows):
-        what = "the pool has no negatives: the model was trained on those of the batch, or bounds left none"
         fix = "mine some (hardneg mine --data DATA --model EXPERIMENT --out POOL), and audit POOL"
-        raise InputError("NO_NEGATIVES", what, fix, path=world.place)
+        raise InputError("NO_NEGATIVES", EMPTY, fix, path=world.place)
     known = known_judgements(world, judgements)
     gathered = evidence(world, model=model, ranker=ranker, bm25=bm25, reading=reading)
     facts = facts_of(world, gathered, known, thresholds=thresholds, most=most)
@@ -322,7 +322,7 @@ def open_world(path: Path, data: Data | None, cache: Place | None) -> World:
     """The pool at ``path``, or the last one of the experiment there, with its collection."""
     place = last_pool(path)
     collection = collection_within(place) if data is None else collection_of(data, cache)
-    pool = load_pool(place, n_passages=collection.n_passages, collection=collection.digest)
+    pool = open_pool(place, collection)
     above = [one for one in (place.absolute(), *place.absolute().parents) if Layout(one).settings.is_file()]
     return World(place, pool, collection, cache_at(cache), above[0] if above else None)
 

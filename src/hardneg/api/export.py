@@ -19,8 +19,9 @@ from hardneg.data.formats.tables import JSON, suffix_of
 from hardneg.data.tokens import joined_passages, without_special
 from hardneg.errors import InputError, SettingsError
 from hardneg.models.source import ModelSource
+from hardneg.negatives.facts import EMPTY
 from hardneg.negatives.groups import usable
-from hardneg.negatives.pool import SCORES, NegativePool, load_pool, repeats, scores_in
+from hardneg.negatives.pool import SCORES, NegativePool, open_pool, repeats, scores_in
 from hardneg.negatives.scores import lowest_positive
 from hardneg.negatives.sources import draw_entries
 from hardneg.process.progress import Tick, track
@@ -86,15 +87,14 @@ def export_pool(
     check_form(place, format, model, negatives)
     check_file(place, [pool, data])
     collection, source = collection_of(data, cache), last_pool(Path(pool))
-    found = load_pool(source, n_passages=collection.n_passages, collection=collection.digest)
+    found = open_pool(source, collection)
     if found.ranker:
         lowest_positive(found)  # raises if a positive has no score
     chosen = found.select(usable(found))
     if not len(chosen):
         what, fix = "no query of the pool has a positive and a negative", "mine deeper"
         if not len(found.passage_rows):
-            what = "the pool has no negatives: the model was trained on those of the batch, or bounds left none"
-            fix = "export an experiment that mined, or a pool"
+            what, fix = EMPTY, "export an experiment that mined, or a pool"
         raise InputError("NO_NEGATIVES", what, fix, path=source)
     twice = repeats(chosen, collection.copies) if model is None else np.zeros(len(chosen.passage_rows), bool)
     chosen = chosen.keep(~twice)

@@ -43,7 +43,7 @@ from hardneg.negatives.external_lists import (
 )
 from hardneg.negatives.groups import usable
 from hardneg.negatives.imported_pool import from_file
-from hardneg.negatives.pool import KIND, NegativePool, load_pool, save_pool
+from hardneg.negatives.pool import KIND, NegativePool, open_pool, save_pool
 from hardneg.process.progress import is_shown, note, track
 from hardneg.records import Int32, Positives, Run, Side, TokenBatch, spans
 from hardneg.storage.artifacts import cached_digest, digest_json, is_published, read_manifest
@@ -83,7 +83,7 @@ def _opened(
 ) -> Run | NegativePool:
     pool = pool_at(place) or place
     if is_published(pool, KIND):
-        return load_pool(pool, n_passages=collection.n_passages, collection=collection.digest)
+        return open_pool(pool, collection)
     if has_pairs(place):
         return given_pool(find_source(f"pairs:{place}"), collection, positives)
     if is_run(place):

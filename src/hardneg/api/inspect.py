@@ -18,7 +18,7 @@ from hardneg.experiment.provenance import collection_within
 from hardneg.keyed_random import key, permutation
 from hardneg.negatives.facts import entries_of, realized, stats
 from hardneg.negatives.pool import KIND as POOL
-from hardneg.negatives.pool import NegativePool, load_pool, scores_in
+from hardneg.negatives.pool import NegativePool, load_pool, open_pool, scores_in
 from hardneg.records import Int64
 from hardneg.storage.artifacts import MANIFEST, is_published, kind_named
 from hardneg.storage.manifest import read_manifest
@@ -71,7 +71,7 @@ def inspect(
             raise SettingsError("BAD_SETTING", what, "leave --query or --random out")
     place = last_pool(Path(path))
     collection = collection_within(place) if data is None else collection_of(data, cache)
-    pool = load_pool(place, n_passages=collection.n_passages, collection=collection.digest)
+    pool = open_pool(place, collection)
     if not len(pool):
         what = "this pool has no query: nothing was mined for it, as in an episode of in-batch negatives"
         raise SettingsError("NO_POOL", what, "mine one with the trained model: hardneg mine", path=place)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -30,7 +29,7 @@ from hardneg.api.inputs import (
 )
 from hardneg.api.inspect import last_pool
 from hardneg.api.retrievers import retriever_with_runs
-from hardneg.api.score import open_guide
+from hardneg.api.score import check_bounds, open_guide
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import BY_QRELS, Labels, TrainingData, labelled, named_split
@@ -41,7 +40,7 @@ from hardneg.negatives.facts import warn_if_empty
 from hardneg.negatives.imported_pool import check_answerable
 from hardneg.negatives.labels import answers_of, current_positives
 from hardneg.negatives.mining import TELEPORTED, Corpus, Miner, check_sources, mine_pool
-from hardneg.negatives.pool import NegativePool, load_pool, save_pool
+from hardneg.negatives.pool import NegativePool, load_pool, open_pool, save_pool
 from hardneg.negatives.scores import Guide
 from hardneg.process.agreement import check_told_alike
 from hardneg.process.distributed import by_leader, group, is_leader
@@ -205,7 +204,7 @@ def open_mining_inputs(
     """Open all that negatives are mined from; parameters as of :func:`mine`."""
     collection = parts.collection
     before = None if previous is None else last_pool(Path(previous))
-    pool = None if before is None else load_pool(before, collection=collection.digest)
+    pool = None if before is None else open_pool(before, collection)
     digests = {"collection": collection.digest}
     if parts.judgements is not None:
         digests["judgements"] = parts.judgements.digest
@@ -336,11 +335,4 @@ def check_filters(filters: Filters, filter_by: Place | None = None, sources: Seq
         what = "a model is given to filter by, and no bound on its scores"
         fix = "give --relative-margin, --absolute-margin, --max-score or --top, or leave --filter-by out"
         raise SettingsError("NO_BOUND", what, fix)
-    bounds: Mapping[str, float | None] = dataclasses.asdict(filters)
-    check_all(*(partial(check_bound, name, value) for name, value in bounds.items()))
-
-
-def check_bound(name: str, value: float | None) -> None:
-    """Refuse a bound that is not a finite number."""
-    if value is not None and not math.isfinite(value):
-        raise SettingsError("BAD_SETTING", f"{name} = {value}", "give a number, or leave it out")
+    check_bounds(filters)

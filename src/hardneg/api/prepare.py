@@ -45,7 +45,7 @@ from hardneg.evaluation.answers import check_answers
 from hardneg.experiment.layout import BEFORE_SETTINGS, Layout
 from hardneg.experiment.observers import Told
 from hardneg.models.source import ModelSource
-from hardneg.negatives.pool import NegativePool, load_pool
+from hardneg.negatives.pool import NegativePool, open_pool
 from hardneg.process.distributed import world_size
 from hardneg.process.launch import is_launched
 from hardneg.process.progress import note, say
@@ -328,7 +328,7 @@ def open_given(
     negatives = searched = None
     inputs = {}
     if pool is not None:
-        negatives = load_pool(pool, n_passages=collection.n_passages, collection=collection.digest)
+        negatives = open_pool(pool, collection)
         inputs["negatives"] = read_manifest(pool).digest
     if index is not None:
         searched = open_index(index)

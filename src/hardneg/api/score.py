@@ -23,11 +23,11 @@ from hardneg.api.inspect import last_pool
 from hardneg.api.rank import open_scorer
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
-from hardneg.errors import SettingsError
+from hardneg.errors import SettingsError, raise_all
 from hardneg.models.source import ModelSource
 from hardneg.negatives.candidates import ALL, Filters
 from hardneg.negatives.facts import warn_if_empty
-from hardneg.negatives.pool import PARTS, NegativePool, load_pool, save_pool
+from hardneg.negatives.pool import PARTS, NegativePool, open_pool, save_pool
 from hardneg.negatives.scores import Guide, guide_of, within
 from hardneg.process.hardware import best_precision
 from hardneg.process.progress import track
@@ -77,13 +77,11 @@ def score(
     if filters.on_ranks != ALL:
         what = f"ranks {filters.rank_from} to {filters.rank_to or 'the last'}; a pool is scored at all its ranks"
         raise SettingsError("BAD_SETTING", what, "bound ranks when negatives are mined: hardneg mine --rank-from")
-    for name, value in dataclasses.asdict(filters).items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise SettingsError("BAD_SETTING", f"{name} = {value}", "give a finite number, or leave it out")
+    check_bounds(filters)
     place = last_pool(Path(pool))
     with holding(out, folder):
         collection = collection_of(data, cache)
-        found = load_pool(place, n_passages=collection.n_passages, collection=collection.digest)
+        found = open_pool(place, collection)
         source = source_at(model_place(ranker, "ranker"), **reading)
         guide = open_guide(source, collection, folder, embeddings=embeddings)
         inputs = {"collection": collection.digest, "pool": read_manifest(place).digest, "ranker": guide.digest}
@@ -111,6 +109,17 @@ def open_guide(
     """
     scorer = open_scorer(source, collection, cache, embeddings=embeddings, as_trained=True)
     return guide_of(scorer, collection)
+
+
+def check_bounds(filters: Filters) -> None:
+    """Refuse bounds that are not finite numbers; all of them are told together."""
+    raise_all(
+        [
+            SettingsError("BAD_SETTING", f"{name} = {value}", "give a finite number, or leave it out")
+            for name, value in dataclasses.asdict(filters).items()
+            if not isinstance(value, int | None) and not math.isfinite(value)
+        ]
+    )
 
 
 @dataclasses.dataclass(frozen=True)

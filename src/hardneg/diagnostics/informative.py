@@ -12,7 +12,7 @@ from hardneg.experiment.layout import informative_of, run_of
 from hardneg.experiment.snapshot import State
 from hardneg.keyed_random import UInt64
 from hardneg.negatives.candidates import Contains, candidates
-from hardneg.negatives.pool import NegativePool, load_pool
+from hardneg.negatives.pool import NegativePool, open_pool
 from hardneg.records import Int32, Positives, Run, owners, spans
 from hardneg.storage.artifacts import is_current, is_published, publish, read_manifest
 
@@ -80,7 +80,7 @@ def share_of_state(state: State, run: Run, positives: Positives, data: TrainingD
     if not is_published(state.pool):
         kept = read_manifest(path) if is_published(path, KIND) else None
         return kept.facts["share"] if kept is not None and kept.inputs.get("lists") == LISTS else None
-    pool = load_pool(state.pool, n_passages=collection.n_passages, collection=collection.digest)
+    pool = open_pool(state.pool, collection)
     if not len(pool.passage_rows):
         return None
     ranked = run_of(state.folder, "query")

@@ -12,6 +12,8 @@ from hardneg.records import spans
 
 log = logging.getLogger(__name__)
 
+EMPTY = "the pool has no negatives: the model was trained on those of the batch, or bounds left none"
+
 
 class Entry(NamedTuple):
     """One negative with its provenance, for display; a field that its source does not know is None."""

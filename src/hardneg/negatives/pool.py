@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.arguments import checked
+from hardneg.data.collection import Collection
 from hardneg.errors import ArtifactError
 from hardneg.records import (
     ArrayRecord,
@@ -350,6 +351,11 @@ def load_pool(path: str | Path, *, n_passages: int | None = None, collection: st
         raise ArtifactError("OTHER_COLLECTION", what, "give the collection it was mined from", path=path)
     check_pool(pool, path, n_passages)
     return pool
+
+
+def open_pool(path: str | Path, collection: Collection) -> NegativePool:
+    """Open a pool that was mined from this collection; faults as of :func:`load_pool`."""
+    return load_pool(path, n_passages=collection.n_passages, collection=collection.digest)
 
 
 def _scale_in(facts: Mapping[str, Any], path: Path) -> float | None:
