@@ -29,6 +29,7 @@ from hardneg.api.inputs import (
     collection_of,
     judgements_of,
     model_place,
+    of_second_model,
     source_at,
 )
 from hardneg.api.inspect import last_pool, passage_facts
@@ -412,8 +413,7 @@ def scorer(world: World, ranker: Place, reading: Mapping[str, Any]) -> Callable[
     """Scores of pairs by the model at ``ranker``; of ``reading``, it uses only ``allow_bin`` and ``device``."""
     from hardneg.api.rank import open_scorer
 
-    shared = {name: reading[name] for name in ("allow_bin", "device") if name in reading}
-    source = source_at(model_place(ranker, "ranker"), **shared)
+    source = source_at(model_place(ranker, "ranker"), **of_second_model(reading))
     return open_scorer(source, world.collection, world.cache, as_trained=True).score
 
 

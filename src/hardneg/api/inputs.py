@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar, cast
 
 import numpy as np
 
@@ -425,6 +425,14 @@ def is_of_model(file: Path) -> bool:
 
 PROMPTS = ("prompts", "query_prompt", "passage_prompt")
 OF_MODELS = ("passage_model", *PROMPTS, "query_length", "passage_length")  # how a bi-encoder is read
+
+
+OF_SECOND = ("allow_bin", "device")  # how a model beside it is read, which filters, re-ranks or scores
+
+
+def of_second_model(reading: Mapping[str, Any]) -> Reading:
+    """The options of ``reading`` that also apply to a second model."""
+    return cast(Reading, {name: value for name, value in reading.items() if name in OF_SECOND})
 
 
 def check_read(model: Place | None, reading: Mapping[str, Any]) -> None:

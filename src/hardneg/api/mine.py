@@ -24,6 +24,7 @@ from hardneg.api.inputs import (
     collection_of,
     holding,
     of_all_processes,
+    of_second_model,
     one_of,
     source_at,
 )
@@ -188,8 +189,7 @@ class MiningInputs:
 
 def guide_by(place: Place, collection: Collection, cache: Path, reading: Mapping[str, Any]) -> Guide:
     """The model at ``place`` as a guide; of ``reading``, it uses only ``allow_bin`` and ``device``."""
-    shared = {name: reading[name] for name in ("allow_bin", "device") if name in reading}
-    return open_guide(source_at(place, **shared), collection, cache)
+    return open_guide(source_at(place, **of_second_model(reading)), collection, cache)
 
 
 def open_mining_inputs(

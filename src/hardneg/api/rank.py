@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+RERANKED = 100  # hits of each query, by default
 TUNED_FOR = "RR@10"
 TUNE_ON = "give runs of that split to tune on (--tuning-run), one for each run in the same order"
 SAMPLE = 1 << 16  # rows that are looked up before all are
@@ -357,7 +358,7 @@ def rerank(
     *,
     data: Data,
     ranker: Place,
-    k: int = 100,
+    k: int = RERANKED,
     embeddings: Place | None = None,
     split: str = "test",
     cache: Place | None = None,

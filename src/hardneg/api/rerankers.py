@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Unpack
 
 from hardneg.api.inputs import Data, Place, Reading, at_least, cache_at, collection_of, model_place, source_at
-from hardneg.api.rank import open_scorer
+from hardneg.api.rank import RERANKED, open_scorer
 from hardneg.api.search import SearcherOptions
 from hardneg.arguments import checked
 from hardneg.search.rerank import RerankedRetriever
@@ -18,7 +18,7 @@ def open_reranker(
     ranker: Place,
     *,
     retriever: OpenRetriever | None = None,
-    k: int = 100,
+    k: int = RERANKED,
     embeddings: Place | None = None,
     cache: Place | None = None,
     **reading: Unpack[Reading],

@@ -12,6 +12,7 @@ import numpy as np
 
 from hardneg.api.inputs import (
     OF_MODELS,
+    OF_SECOND,
     Data,
     Place,
     Reading,
@@ -24,6 +25,7 @@ from hardneg.api.inputs import (
     holding,
     model_place,
     of_all_processes,
+    of_second_model,
     one_of,
     source_at,
 )
@@ -46,7 +48,6 @@ from hardneg.search.locked import Guarded, opened_once
 from hardneg.search.runs import OpenRetriever, check_request
 from hardneg.storage.artifacts import SettingsClash, check_outside, is_published
 
-OF_RANKER = ("device", "allow_bin")  # how the model that re-ranks is read
 AWAY = re.compile(r"\..*|lost\+found")  # names that may stand beside embeddings
 
 
@@ -325,7 +326,7 @@ class SearcherOptions:
             what = "a language is given, but only BM25 uses one"
             raise SettingsError("BAD_SETTING", what, "leave --language out, or search with --bm25")
         if self.retriever is not None:
-            own = {name: value for name, value in reading.items() if not (reranked and name in OF_RANKER)}
+            own = {name: value for name, value in reading.items() if not (reranked and name in OF_SECOND)}
             if self.model is not None or self.bm25 or stored or not {*own.values()} <= {None, False}:
                 what = "an open retriever is given, and a model or an option of one, too"
                 raise SettingsError("TWO_SEARCHERS", what, "give the retriever alone")
@@ -382,9 +383,9 @@ def reranked_by(
     if ranker is None:
         return first
 
-    from hardneg.api.rank import open_scorer
+    from hardneg.api.rank import RERANKED, open_scorer
     from hardneg.search.rerank import RerankedRetriever
 
-    how = Reading(**{name: value for name, value in reading.items() if name in OF_RANKER})  # type: ignore[typeddict-item]
-    scorer = open_scorer(source_at(model_place(ranker, "ranker"), **how), first.collection, cache)
-    return RerankedRetriever(first, scorer, 100 if depth is None else depth)
+    source = source_at(model_place(ranker, "ranker"), **of_second_model(reading))
+    scorer = open_scorer(source, first.collection, cache)
+    return RerankedRetriever(first, scorer, RERANKED if depth is None else depth)
