@@ -207,7 +207,7 @@ def test_a_given_pool_is_drawn_from_no_list(trained):
 
 def test_negatives_of_the_batch_are_not_looked_for_among_fewer_hits_than_those_of_the_pool(trained):
     opened = opened_at(trained)
-    told, said = opened.settings["settings"], []
+    told, said = opened.settings["result_settings"], []
     for depth in (100, 19):
         told["depth"] = depth
         said.append(set(informative_table(opened).column("negatives")))

@@ -14,7 +14,6 @@ from hardneg.experiment.names import BEFORE, FINAL, LAST, before_training, few_o
 from hardneg.process.progress import size_text
 from hardneg.shown import p_text
 
-SURE = 0.05  # of p, as in reports
 MOST_MEASURES = 6  # of the table
 COLOURS: dict[str, Style] = {"beats": "green", "loses to": "red"}
 
@@ -73,7 +72,7 @@ def line_of(row: Mapping[str, Any], results: Mapping[str, Any], split: str) -> s
 
 def comparison_line(row: Mapping[str, Any], split: str) -> str:
     """A test in a line, such as ``final beats untrained by 0.041 [0.020, 0.063], p 1e-04``."""
-    from hardneg.report.verdict import corrected
+    from hardneg.report.verdict import SURE, corrected
 
     p = corrected(row)
     sure = p <= SURE

@@ -11,7 +11,7 @@ from hardneg.diagnostics.swing import CLASSES, Swing, swing, swing_cases
 from hardneg.experiment.layout import informative_of
 from hardneg.experiment.names import shown
 from hardneg.negatives.pool import NegativePool
-from hardneg.report.lists import RowLists, bm25_lists, mined_lists, rows_of_pool
+from hardneg.report.lists import RowLists, bm25_lists, depth_of, mined_lists, rows_of_pool
 from hardneg.report.opened import Opened
 from hardneg.report.table import NotRecorded, Table
 from hardneg.storage.artifacts import is_published, read_manifest
@@ -196,9 +196,7 @@ def informative_table(opened: Opened) -> Table:
         {"negatives": "in the pool, after training drew from it", "state": shown(name), "share": share}
         for name, share in found.items()
     ]
-    deep = opened.settings.get("settings", {}).get("depth", NEAR) >= min(
-        NEAR, opened.data_here.collection.n_passages
-    )
+    deep = depth_of(opened) >= min(NEAR, opened.data_here.collection.n_passages)
     for name, lists in lists_or_none(opened, "query").items() if deep else ():
         share = in_batch_share(lists.cut(NEAR), opened.data_here.train)
         rows.append({"negatives": "in-batch, when mined", "state": name, "share": share})
