@@ -210,9 +210,10 @@ def prepare(
         what = f"one role cannot serve {count} seeds at once"
         raise SettingsError("BAD_SETTING", what, "give each seed its own roles: --set seed=N, another --out")
     stores = None if cache is None else cache_at(cache)
-    if filter_by in ("miner", "start") and not Path(filter_by).exists():  # values of the setting, and no models
+    # these are values of the settings, and not the places of a model and of a pool
+    if filter_by in words_of(MiningSettings, "filter_by") and not Path(filter_by).exists():
         values, filter_by = values | {"filter_by": filter_by}, None
-    if recipe.name == "adore" and negatives in ("dynamic", "static", "random"):  # likewise: it takes no pool
+    if negatives in words_of(recipe.settings, "negatives"):
         values, negatives = values | {"negatives": negatives}, None
     if filter_by is not None:
         check_one_filter(filter_by, values)
@@ -256,23 +257,28 @@ def prepare(
     check_given(given.pool, parts, path_of(negatives))
     warn_of_bounds(chosen, path_of(negatives))
     return Task(
-        recipe,
-        chosen,
-        parts,
-        splits,
-        source,
-        None if place is None else place.absolute(),  # the caller may change its working directory meanwhile
-        count,
-        given,
-        stores,
-        role,
-        groups,
-        None if retriever is None else str(retriever),
-        (on_step, on_state),
-        draw,
-        given_settings,
-        minutes,
+        recipe=recipe,
+        settings=chosen,
+        data=parts,
+        splits=splits,
+        source=source,
+        out=None if place is None else place.absolute(),  # the caller may change its working directory meanwhile
+        seeds=count,
+        given=given,
+        cache=stores,
+        role=role,
+        groups=groups,
+        retriever=None if retriever is None else str(retriever),
+        observers=(on_step, on_state),
+        draw=draw,
+        told=given_settings,
+        minutes=minutes,
     )
+
+
+def words_of(settings: type[TrainingSettings], name: str) -> tuple[str, ...]:
+    """The words that a setting is one of; () for a setting that the recipe lacks."""
+    return get_args(settings.model_fields[name].annotation) if name in settings.model_fields else ()
 
 
 def count_of(seeds: int) -> int:
@@ -427,8 +433,7 @@ def role_groups(
 
 def beside_mode(settings: TrainingSettings) -> str:
     """The first mode of a recipe in which its roles run at the same time."""
-    modes: tuple[str, ...] = get_args(type(settings).model_fields["mode"].annotation)
-    return next(mode for mode in modes if mode != "sync")
+    return next(mode for mode in words_of(type(settings), "mode") if mode != "sync")
 
 
 def check_devices(asked: str, needed: int, device: str) -> None:
