@@ -1,13 +1,19 @@
-"""A given pool with answers as labels: only queries without a negative in the pool are skipped."""
+"""A given pool: which queries are skipped with answers as labels, and that it does not count as mined."""
 
+import json
 import logging
 
 import numpy as np
 import pytest
 
 import hardneg as hn
+from hardneg.api.diagnose import opened_at
+from hardneg.diagnostics.composition import draws_from_state
+from hardneg.diagnostics.cost import summary
 from hardneg.evaluation.matching import contains
-from hardneg.negatives.pool import load_pool
+from hardneg.negatives.pool import SOURCES, load_pool, names_of
+from hardneg.report.facts_negatives import composition_table
+from hardneg.report.table import NotRecorded
 from worlds.qa_world import qa_collection
 from worlds.tiny_world import COMMON, one_thread, tiny_model  # noqa: F401
 
@@ -59,3 +65,31 @@ def test_skipped_queries_are_told_once(qa, tmp_path, recipe, caplog):
         hn.train(recipe, collection, model, tmp_path / "exp", negatives=root / "pool", **settings)
     told = [message for message in caplog.messages if "have no negative, and are skipped" in message]
     assert len(told) == 1, told
+
+
+@pytest.mark.parametrize("recipe", ["star", "ance-tele", "warmup"])
+def test_a_pool_that_was_mined_elsewhere_is_not_mined_by_training(world, tmp_path, recipe):
+    """Its entries keep their sources, and neither the costs nor the composition take them for the experiment's."""
+    hn.mine(world.collection, world.calm, tmp_path / "pool", sources=["query"], count=6)
+    own = {"warmup": {"mixtures": ["file"], "steps": [2]}, "ance-tele": {"episodes": 1, "steps": 2}}
+    settings = COMMON | own.get(recipe, {"steps": 2}) | {"measures": "RR@10", "device": "cpu", "examine": "all"}
+    out = tmp_path / "exp"
+    hn.train(recipe, world.collection, world.calm, out, negatives=tmp_path / "pool", **settings)
+    pool = load_pool(out / "episodes/1/negatives")
+    assert names_of(pool.sources) == pool.given == ("query",)
+    assert (pool.mined, draws_from_state(pool)) == (0, False)
+    assert summary(map(json.loads, (out / "timing.jsonl").read_text().splitlines())).refreshes == 0
+    with pytest.raises(NotRecorded, match="No negatives were drawn"):
+        composition_table(opened_at(out))
+
+
+def test_what_is_mined_beside_given_negatives_counts_as_mined(world, tmp_path):
+    """In a mixture only the sources of the given pool are given; one that both have counts as mined."""
+    settings = COMMON | {"mixtures": ["bm25+file"], "steps": [2], "measures": "RR@10", "device": "cpu"}
+    for name, given, counted in (("query", ("query",), "bm25"), ("bm25", (), "bm25")):
+        hn.mine(world.collection, world.calm, tmp_path / name, sources=[name], count=6)
+        out = tmp_path / f"with-{name}"
+        hn.train("warmup", world.collection, world.calm, out, negatives=tmp_path / name, **settings)
+        pool = load_pool(out / "episodes/1/negatives")
+        assert pool.given == given
+        assert pool.mined == np.count_nonzero(pool.sources == SOURCES.index(counted)) > 0

@@ -293,7 +293,7 @@ def test_a_foreign_source_table_is_refused(tmp_path):
 
 
 def test_every_array_field_is_stored():
-    facts = ("episode", "collection", "filtered", "copies", "ranker", "ranker_scale")
+    facts = ("episode", "collection", "filtered", "copies", "ranker", "ranker_scale", "given")
     arrays = [field.name for field in fields(NegativePool) if field.name not in facts]
     assert [*DTYPES, *SCORES] == arrays
     assert set(ENTRY_ARRAYS) < set(arrays)

@@ -129,7 +129,7 @@ def composition_of_pools(
 def draws_from_state(pool: NegativePool) -> bool:
     """Whether a pool has negatives that its own episode drew from what a state of the model retrieves."""
     moving = np.isin(pool.sources, [SOURCES.index(name) for name in MOVING])
-    return bool((moving & ~pool.momentum).any())
+    return bool((moving & pool.drawn).any())
 
 
 def _by_first(lists: Sequence[Lists], block: int) -> Int64:

@@ -12,7 +12,7 @@ from hardneg.errors import SettingsError
 from hardneg.keyed_random import UInt64
 from hardneg.negatives.candidates import ALL, Contains, Filters, check_scores, without_answers, without_known
 from hardneg.negatives.groups import usable
-from hardneg.negatives.pool import SOURCES, NegativePool
+from hardneg.negatives.pool import SOURCES, NegativePool, names_of
 from hardneg.negatives.sources import Keep, draw_entries, log_shortfall, sample_source
 from hardneg.records import Int32, Positives, Run, owners, spans
 
@@ -44,11 +44,12 @@ def import_pool(
     """Make the pool of ``episode`` from a pool of another experiment, for the queries of ``positives``.
 
     Positives and copies of them are removed. An entry that was k episodes older than the given pool is k episodes
-    older than ``episode``. ``contains`` and ``by_answers`` are used as in :func:`mine_pool`.
+    older than ``episode``. ``contains`` and ``by_answers`` are used as in :func:`mine_pool`. Entries keep their
+    sources, and the pool says that all of these are given.
     """
     ours = without_answers(without_known(given.align(positives), text_keys), contains)
     ours = replace(ours, episode=episode, episodes=ours.episodes + np.int32(episode - given.episode))
-    ours = replace(ours, filtered={}, copies={})
+    ours = replace(ours, filtered={}, copies={}, given=names_of(ours.sources))
     return drop_untrainable(ours) if by_answers else ours
 
 
@@ -99,6 +100,7 @@ def from_file(
         sources=np.full(n, SOURCES.index("file"), np.uint8),
         episodes=np.full(n, episode, np.int32),
         anchors=np.full(n, -1, np.int32),
+        given=(),
     )
     ours = ours if keep is None else keep(ours)
     if count is not None:

@@ -19,6 +19,7 @@ from hardneg.negatives.pool import (
     ENTRY_ARRAYS,
     NegativePool,
     all_counts,
+    names_of,
     one_ranker,
     repeats,
     scale_of,
@@ -84,11 +85,18 @@ def union(pools: Sequence[NegativePool]) -> NegativePool:
             array[to] = scores_in(pool, name) if name == "ranker_scores" else getattr(pool, name)
     counts: dict[str, Any] = {name: all_counts(pools, name) for name in COUNTS}
     scored: dict[str, Any] = {"ranker": ranker, "ranker_scale": scale_of(pools, ranker)}
-    mixed = replace(pools[0], offsets=offsets, **arrays, **counts, **scored)
+    mixed = replace(pools[0], offsets=offsets, given=given_alone(pools), **arrays, **counts, **scored)
     if not ranker:
         return replace(mixed, ranker_scores=None, positive_scores=None)
     positives = next(pool.positive_scores for pool in pools if pool.ranker == ranker)
     return replace(mixed, positive_scores=positives)
+
+
+def given_alone(pools: Sequence[NegativePool]) -> tuple[str, ...]:
+    """The sources that are given in some of these pools, and mined in none of them."""
+    given = dict.fromkeys(name for pool in pools for name in pool.given)
+    mined = {name for pool in pools if given for name in names_of(pool.sources[pool.drawn])}
+    return tuple(name for name in given if name not in mined)
 
 
 def balanced(pools: Sequence[NegativePool], seed: int, *, least: int = 0) -> list[NegativePool]:
@@ -153,7 +161,8 @@ def teleport(
     _check_pools(query, [pool for pool in (lookahead, *extra) if pool is not None], momentum)
     old = replace(query.keep(np.zeros(len(query.passage_rows), bool)), filtered={}, copies={})
     if momentum is not None:
-        carried = replace(momentum.align(query.positives), episode=query.episode, filtered={}, copies={})
+        older = momentum.align(query.positives)
+        carried = replace(older, episode=query.episode, filtered={}, copies={}, given=())
         old = without_known(carried, text_keys)
         unlisted = old.ranks == 0  # drawn at random, or given without ranks
         old = old.keep(unlisted | filters.accept(old.ranks, old.scores))

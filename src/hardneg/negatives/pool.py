@@ -96,6 +96,7 @@ class NegativePool(ArrayRecord, Shown):
     ranker_scores: Float32 | None = None  # [n] the ranker's score of each entry for its query
     positive_scores: Float32 | None = None  # [len(positive_rows)] that of each positive; NaN: not known
     ranker_scale: float | None = None  # factor from the ranker's scores to its logits; None: not known
+    given: tuple[str, ...] = ()  # sources whose new entries came with a pool from elsewhere, and none by mining
 
     def __len__(self) -> int:
         return len(self.query_rows)
@@ -132,9 +133,15 @@ class NegativePool(ArrayRecord, Shown):
         return self.episodes < self.episode
 
     @property
+    def drawn(self) -> NDArray[np.bool_]:
+        """Whether each entry [n] was drawn by this episode's mining; none of a given pool or list was."""
+        given = [SOURCES.index(name) for name in ("file", *self.given)]
+        return ~self.momentum & ~np.isin(self.sources, given)
+
+    @property
     def mined(self) -> int:
         """The number of entries that this episode's mining drew; none of a given list's are."""
-        return int(np.count_nonzero(~self.momentum & (self.sources != SOURCES.index("file"))))
+        return int(np.count_nonzero(self.drawn))
 
     def take(self, index: NDArray[np.integer], offsets: Int64) -> NegativePool:
         """The pool with the entries at ``index`` [m]; ``offsets`` [Q + 1] say which belong to each query."""
@@ -237,6 +244,12 @@ def scores_in(pool: NegativePool, name: str) -> Float32:
     return np.full(length, np.nan, np.float32) if scores is None else scores
 
 
+def names_of(sources: NDArray[np.uint8]) -> tuple[str, ...]:
+    """The names of all sources that stand in ``sources`` [n], each once."""
+    counts = np.bincount(sources, minlength=len(SOURCES)).tolist()
+    return tuple(name for name, count in zip(SOURCES, counts, strict=True) if count)
+
+
 def all_counts(pools: Iterable[NegativePool], name: str) -> dict[str, int]:
     """One of the ``COUNTS`` of all these pools together, by source."""
     counts: Counter[str] = Counter()
@@ -294,7 +307,7 @@ def save_pool(pool: NegativePool, path: Path, *, settings: Mapping[str, Any], in
         for name in DTYPES:
             draft.array(f"{name}.npy", getattr(pool, name))
         draft.facts = {"episode": pool.episode, "collection": pool.collection, "sources": list(SOURCES)}
-        draft.facts |= counts_of(pool)
+        draft.facts |= counts_of(pool) | ({"given": list(pool.given)} if pool.given else {})
         if pool.ranker:
             draft.facts["ranker"] = pool.ranker
             draft.facts |= {} if pool.ranker_scale is None else {"ranker_scale": pool.ranker_scale}
@@ -345,7 +358,8 @@ def load_pool(path: str | Path, *, n_passages: int | None = None, collection: st
     counts: dict[str, Any] = {name: facts.get(name, {}) for name in COUNTS}
     of = str(facts.get("collection", ""))
     scored: dict[str, Any] = {"ranker": ranker, "ranker_scale": _scale_in(facts, path) if ranker else None}
-    pool = NegativePool(**arrays, episode=facts["episode"], collection=of, **scored, **counts)
+    given = tuple(facts.get("given", ()))
+    pool = NegativePool(**arrays, episode=facts["episode"], collection=of, given=given, **scored, **counts)
     if collection is not None and pool.collection != collection:
         what = f"made for collection {pool.collection[:12]}…, this one is {collection[:12]}…"
         raise ArtifactError("OTHER_COLLECTION", what, "give the collection it was mined from", path=path)
