@@ -12,6 +12,7 @@ from hardneg.diagnostics.composition import draws_from_state
 from hardneg.diagnostics.cost import summary
 from hardneg.evaluation.matching import contains
 from hardneg.negatives.pool import SOURCES, load_pool, names_of
+from hardneg.recipes import estimate
 from hardneg.report.facts_negatives import composition_table
 from hardneg.report.table import NotRecorded
 from worlds.qa_world import qa_collection
@@ -93,3 +94,26 @@ def test_what_is_mined_beside_given_negatives_counts_as_mined(world, tmp_path):
         pool = load_pool(out / "episodes/1/negatives")
         assert pool.given == given
         assert pool.mined == np.count_nonzero(pool.sources == SOURCES.index(counted)) > 0
+
+
+@pytest.mark.parametrize("recipe", ["star", "ance-tele"])
+def test_a_plan_with_a_given_pool_counts_no_mining(world, tmp_path, monkeypatch, recipe):
+    """Only the passages that dev is judged among are encoded; the plan counts as many tokens as are then timed."""
+    hn.mine(world.collection, None, tmp_path / "pool", sources=["random"], count=8)
+    settings = COMMON | {"steps": 2, "measures": "RR@10", "device": "cpu", "splits": hn.Splits(test="none")}
+    settings |= {"examine": "judged", "dev_passages": 2} | ({"episodes": 1} if recipe == "ance-tele" else {})
+    for name in ("encode_seconds", "search_seconds"):
+        monkeypatch.setattr(estimate, name, lambda *_: 1.0)
+    monkeypatch.setattr(estimate, "time_training", lambda *_: (0.0, 0.0))
+    monkeypatch.setattr(estimate, "add_exchange", lambda *_: None)
+    place = world.collection, world.calm, tmp_path / "exp"
+    ours, mining = (
+        hn.plan(recipe, *place, negatives=pool, estimate=True, **settings)["seconds"]
+        for pool in (tmp_path / "pool", None)
+    )
+    hn.train(recipe, *place, negatives=tmp_path / "pool", **settings)
+    rows = map(json.loads, (tmp_path / "exp/timing.jsonl").read_text().splitlines())
+    timed = sum(row["tokens"] for row in rows if row["stage"] == "encode")
+    assert timed == pytest.approx(ours["encode"], rel=0.1)
+    assert mining["encode"] > 1.5 * timed
+    assert mining["search"] > ours["search"]

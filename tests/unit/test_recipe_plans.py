@@ -9,7 +9,7 @@ import pytest
 import hardneg as hn
 from hardneg import settings_of
 from hardneg.api import train_ranker
-from hardneg.data.training_data import choose_splits
+from hardneg.data.training_data import Labels, choose_splits
 from hardneg.errors import SettingsError
 from hardneg.models.loading import load_encoder
 from hardneg.models.rankers import save_ranker
@@ -487,3 +487,16 @@ def test_states_of_ance_that_mine_and_are_measured_count_once(work_of, every, be
     """Of steps 3, 6 and 9 none mines; of 2, 4, ..., 10 the refreshes at 4 and 8 do."""
     work = work_of(ance.RECIPE, refresh_every=4, refreshes=2, measure_every=every)
     assert (work.states, work.passed) == (4, between)
+
+
+@pytest.mark.parametrize(("labels", "searching"), [("qrels", 0), ("answers", 1)])
+@pytest.mark.parametrize(("recipe", "changes"), [(star.RECIPE, {}), (ance_tele.RECIPE, {"episodes": 1})])
+def test_with_a_given_pool_a_model_searches_only_for_positives_by_answers(
+    world, recipe, changes, labels, searching
+):
+    data = replace(world[0], labels=Labels(labels))
+    settings = recipe.settings(**COMMON | changes | {"examine": "judged", "steps": 2})
+    given = empty_pool(data.train, 1, "")
+    work = recipe.plan(settings, data, world[1]["tied"], given=given)
+    assert bool(work.mined) == bool(searching)
+    assert work.mined_pools == 1, "a guide would filter it"

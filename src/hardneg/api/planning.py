@@ -8,7 +8,7 @@ from functools import cache, partial
 from typing import Any
 
 from hardneg.api.prepare import Task
-from hardneg.api.start import Start, open_start, with_ranker
+from hardneg.api.start import Start, open_start, planned_work, with_ranker
 from hardneg.api.train_ranker import open_ranker_start, plan_ranker
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.recipes.estimate import describe_work
@@ -82,7 +82,7 @@ def described(
 ) -> dict[str, Any]:
     """What a task that trains a retriever would do with these settings."""
     ranker = {"ranker": start.given["ranker"]} if "ranker" in start.given else {}
-    work = task.recipe.plan(settings, task.data, encoder, **ranker)
+    work = planned_work(task, settings, encoder, **ranker)
     frozen = frozen_work(settings, work, task.source, task.given.pool, start.inputs.get("teacher"))
     work = dataclasses.replace(work, beside=[*work.beside, *frozen], devices=devices)
     found = describe_work(work, encoder, seeds=task.seeds, measure=measure, own=start.own)

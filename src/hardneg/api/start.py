@@ -28,10 +28,12 @@ from hardneg.process.distributed import by_leader, is_leader, world_size
 from hardneg.process.hardware import name_of, warn_if_emulated
 from hardneg.process.progress import is_shown, say
 from hardneg.process.stages import Planned
+from hardneg.recipes.cost_model import CostModel
 from hardneg.recipes.estimate import take_sample
 from hardneg.recipes.frozen import check_stored, frozen_inputs
 from hardneg.recipes.roles.jobs import Job, jobs_of
 from hardneg.recipes.roles.taking import take_role
+from hardneg.recipes.settings import TrainingSettings
 from hardneg.recipes.stages import stages_of
 from hardneg.recipes.starting_model import as_trained, own_encoder, settings_of, starting_encoder
 from hardneg.recipes.starting_ranker import ranker_of
@@ -122,9 +124,16 @@ def shown_stages(task: Task, encoder: BiEncoder, own: Own | None) -> list[Planne
     """The stages of training, with lengths of texts from a sample; empty if no progress is shown."""
     if not is_shown():
         return []
-    work = task.recipe.plan(task.settings, task.data, encoder)
+    work = planned_work(task, task.settings, encoder)
     judged = task.data.dev is not None or task.data.test is not None
     return stages_of(work, take_sample(work, encoder), as_it_came=own is not None and judged)
+
+
+def planned_work(task: Task, settings: TrainingSettings, encoder: BiEncoder, **ranker: Any) -> CostModel:
+    """The work that the recipe of a task that trains a retriever plans for these settings."""
+    pool = {} if task.given.pool is None else {"given": task.given.pool}
+    work: CostModel = task.recipe.plan(settings, task.data, encoder, **pool, **ranker)
+    return work
 
 
 def with_ranker(start: Start, task: Task) -> Start:

@@ -357,21 +357,23 @@ def stage_of(training: TrainingRun[AnceTele], pool: NegativePool, start: BiEncod
     )
 
 
-def plan(settings: AnceTele, data: TrainingData, encoder: BiEncoder) -> CostModel:
-    """The work that the experiment would do."""
+def plan(
+    settings: AnceTele, data: TrainingData, encoder: BiEncoder, *, given: NegativePool | None = None
+) -> CostModel:
+    """The work that the experiment would do; for an episode with given negatives nothing is mined."""
     numbers = range(settings.start_episode, settings.episodes + 1)
     episodes = [settings.episode_of(len(data.train), episode) for episode in numbers]
-    mined = sum(map(settings.has_negatives, numbers))
+    pools = sum(map(settings.has_negatives, numbers))
     work = work_of(
         settings,
         data,
         episodes,
         states=len(episodes) + 1,
         entries=math.ceil(2 * settings.count / (1 - settings.alpha)) + settings.count * len(settings.extra),
-        mined=len(episodes) if data.by_answers else mined,
+        mined=len(episodes) if data.by_answers else pools - (given is not None),
         lists=1 + (settings.beta > 0),
     )
-    return replace(work, mined_pools=mined or len(episodes))  # an episode in the batch finds positives alone
+    return replace(work, mined_pools=pools or len(episodes))  # an episode in the batch finds positives alone
 
 
 ABOUT = "ANCE-Tele (Sun et al., 2022)"

@@ -173,11 +173,14 @@ def loss_of(settings: Star, scale: float) -> GroupLoss:
     return loss
 
 
-def plan(settings: Star, data: TrainingData, encoder: BiEncoder) -> CostModel:
-    """The work that the experiment would do."""
+def plan(
+    settings: Star, data: TrainingData, encoder: BiEncoder, *, given: NegativePool | None = None
+) -> CostModel:
+    """The work that the experiment would do; with given negatives the model searches only for positives."""
     one = settings.episode_of(len(data.train))
     part = part_mined(data, settings.mine_passages, needed=one.steps * one.queries_per_step)
-    return work_of(settings, data, [one], states=2, entries=settings.depth, mined=1, part=part)
+    mined = int(given is None or data.by_answers)
+    return work_of(settings, data, [one], states=2, entries=settings.depth, mined=mined, part=part)
 
 
 ABOUT = "STAR (Zhan et al., 2021)"

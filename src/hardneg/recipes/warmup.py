@@ -237,8 +237,10 @@ def stage_of(training: TrainingRun[Warmup], pool: NegativePool, start: BiEncoder
     return stage_on_pool(training, planned, start, objective=objective, batches=batches, models=models)
 
 
-def plan(settings: Warmup, data: TrainingData, encoder: BiEncoder) -> CostModel:
-    """The work that the experiment would do."""
+def plan(
+    settings: Warmup, data: TrainingData, encoder: BiEncoder, *, given: NegativePool | None = None
+) -> CostModel:
+    """The work that the experiment would do; the models search nothing, whether or not negatives are given."""
     episodes = [settings.episode_of(len(data.train), episode) for episode in range(1, len(settings.mixtures) + 1)]
     return work_of(
         settings,
