@@ -31,6 +31,7 @@ from hardneg.experiment.so_far import dev_so_far
 from hardneg.experiment.states import read_states
 from hardneg.models.loading import load_encoder
 from hardneg.recipes import measured_states, training_run
+from hardneg.recipes.ance.recipe import RECIPE
 from hardneg.recipes.measured_states import DevEvaluator
 from hardneg.recipes.settings import Episode
 from hardneg.search.bm25 import bm25_run
@@ -268,9 +269,17 @@ MOMENTS = (
 )
 
 
-@pytest.mark.parametrize("recipe", [pytest.param("ance-tele", marks=pytest.mark.slow), "ance"])
-def test_a_killed_run_ends_in_the_same_bytes(train, monkeypatch, recipe):
-    options = {"measure_every": 1, "keep": "best", "patience": 2, "learning_rate": 1e-2}
+@pytest.mark.parametrize(
+    ("recipe", "changes"),
+    [
+        pytest.param("ance-tele", {}, marks=pytest.mark.slow),
+        ("ance", {}),
+        # dev is judged among few passages, and those of a refresh are all encoded
+        ("ance", {"dev_passages": 1, "examine": "judged", "test": "none", "keep_versions": 1}),
+    ],
+)
+def test_a_killed_run_ends_in_the_same_bytes(train, monkeypatch, recipe, changes):
+    options = {"measure_every": 1, "keep": "best", "patience": 2, "learning_rate": 1e-2, **changes}
     whole, one = train(recipe, "whole", **options)
     for place, name in MOMENTS:
 
@@ -386,6 +395,23 @@ def test_without_a_test_only_a_state_that_mines_encodes_the_corpus(train, recipe
     tokens = [row["tokens"] for row in rows if row["stage"] == "encode" and row["side"] == "passage"]
     assert sum(one > max(tokens) / 2 for one in tokens if max(tokens) > 2 * min(filter(None, tokens))) == whole
     assert {"untrained", "final"} <= results["dev"].keys()
+
+
+@pytest.mark.parametrize("measure_every", [3, 2, None])
+def test_a_state_that_mines_at_a_refresh_is_encoded_once(train, measure_every):
+    """Dev is measured first, with the vectors that are then mined with; the plan counts as many passages."""
+    options = {"dev_passages": 1, "examine": "judged", "test": "none", "keep": "best", "refreshes": 2}
+    results, out = train("ance", measure_every=measure_every, **options)
+    rows = [json.loads(line) for line in (out / "timing.jsonl").read_text().splitlines()]
+    tokens = [row["tokens"] for row in rows if row["stage"] == "encode" and row["side"] == "passage"]
+    whole, looks = max(tokens), {3: 1, 2: 4, None: 1}[measure_every]  # the final state is one of them
+    assert tokens.count(whole) == 3
+    assert sum(0 < one < whole for one in tokens) == looks
+    assert all(f"refresh-{i}" in results["kept"]["of"] for i in (1, 2))
+    del options["test"]
+    settings = RECIPE.settings(**SMALL, **(ALL["ance"] | options), measure_every=measure_every)
+    planned = RECIPE.plan(settings, experiment_data(out), None)
+    assert planned.encoded[1] == pytest.approx(3 + looks * planned.among)
 
 
 def test_the_passages_that_judge_dev_are_those_of_bm25_and_the_positives(world, tmp_path):

@@ -79,12 +79,14 @@ def search_split(state: State, name: str, qrels: Qrels, judge: Judge, among: Int
 def encodes_some(state: State, judge: Judge) -> bool:
     """Whether a state needs no passages but those among which dev is judged.
 
-    Other states also mine, or are measured on test.
+    Other states also mine, or are measured on test. A state between two steps is measured on dev alone, but
+    negatives may be mined with its weights afterwards: then its vectors of all passages serve both.
     """
     if judge.dev_passages is None or state.asked == "all":
         return False
-    mines = not isinstance(state, Snapshot) or state.mines
-    return state.asked == "dev" or not (mines or "test" in judge.data.judged)
+    if not isinstance(state, Snapshot):
+        return state.asked == "dev"
+    return not (state.mines or (state.asked != "dev" and "test" in judge.data.judged))
 
 
 def bm25_judged(judge: Judge) -> dict[str, Run]:

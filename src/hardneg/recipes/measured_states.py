@@ -76,7 +76,7 @@ class DevEvaluator:
     runs : (experiment, episode, step) -> where the runs of a state are kept.
     weights : whether the evaluator keeps the weights of the best state; if not, the recipe does.
     with_index : state -> the state to measure: the same state, or as an index retrieves it.
-    lasting : step -> whether the embeddings of the state are needed after it is measured.
+    lasting : step -> whether the embeddings of all passages are needed after the state is measured.
     made : (model, name, folder of its runs, step=) -> a state of the model; None: makes a state of a retriever.
     save : publishes the weights of a state.
     """
@@ -178,7 +178,7 @@ class DevEvaluator:
     def _state(self, encoder: BiEncoder, step: int, runs: Path) -> Snapshot:
         name = self.settings.name_of_step(self.episode, step)
         state: Snapshot = self.made(encoder, name, runs, step=step)
-        state.asked = "dev"
+        state.asked, state.mines = "dev", self.lasting(step)
         return self.with_index(state)
 
     def _means(self, state: Snapshot) -> dict[str, float]:

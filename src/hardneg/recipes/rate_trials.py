@@ -161,7 +161,7 @@ class RateTrials:
         training, settings = self.training, self.training.settings
         name = f"step-{self.steps} at {rate:g}"
         encoder: BiEncoder = self.trainee.model  # type: ignore[assignment]  # a recipe tries rates of a retriever
-        state = training.state(encoder, name, folder.runs, step=self.steps)
+        state = training.state(encoder, name, folder.runs, step=self.steps, mines=False)
         state.asked = "dev"
         judge = judge_of(settings, training.data, training.experiment.cache)
         value = measure_on_dev(state, judge)[str(settings.steering)]
