@@ -1,5 +1,6 @@
 """Plans of ADORE, ANCE and AR2, and of their further models, against counts by hand from the recipes."""
 
+import json
 import math
 from dataclasses import replace
 from fractions import Fraction
@@ -500,3 +501,37 @@ def test_with_a_given_pool_a_model_searches_only_for_positives_by_answers(
     work = recipe.plan(settings, data, world[1]["tied"], given=given)
     assert bool(work.mined) == bool(searching)
     assert work.mined_pools == 1, "a guide would filter it"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changes", "entries"),
+    [
+        (ance_tele.RECIPE, {"episodes": 3}, 4 * 6),
+        (ance_tele.RECIPE, {"episodes": 4, "momentum": "accumulate"}, (1 + 2 + 3 + 4) / 4 * 2 * 6),
+        (ance_tele.RECIPE, {"episodes": 3, "momentum": "accumulate", "extra": ["bm25"]}, 2 * 3 * 6),
+        (
+            ance_tele.RECIPE,
+            {"episodes": 3, "momentum": "accumulate", "first": "in_batch"},
+            (0 + 1 + 2) / 3 * 2 * 6,
+        ),
+        (warmup.RECIPE, {"mixtures": ["bm25", "bm25+random"]}, 2 * 6),
+        (warmup.RECIPE, {"mixtures": ["bm25", "in_batch"]}, 6),
+        (warmup.RECIPE, {"mixtures": ["in_batch"]}, 0),
+    ],
+)
+def test_a_plan_counts_the_entries_of_pools_that_grow_or_mix(work_of, recipe, changes, entries):
+    assert work_of(recipe, count=6, **changes).entries == entries
+
+
+@pytest.mark.parametrize(("examine", "lists"), [("all", 4 / 3), ("judged", 1 + 4 / 3)])
+def test_a_plan_counts_a_list_for_each_positive(world, tmp_path, examine, lists):
+    """Every third query has two positives; examining has searched one of them, as mining alone has not."""
+    options = COMMON | {"steps": 4, "stop_step": 2, "episodes": 2, "count": 6, "examine": examine}
+    options |= {"lookahead": "all", "passages_reference": [3]}
+    work = ance_tele.RECIPE.plan(ance_tele.RECIPE.settings(**options), world[0], world[1]["tied"])
+    assert work.mined == pytest.approx(2 * lists)
+    hn.train_ance_tele(world[0].collection, world[2], tmp_path / "exp", device="cpu", measures="RR@10", **options)
+    timed = map(json.loads, (tmp_path / "exp/timing.jsonl").read_text().splitlines())
+    searched = sum(row["queries"] for row in timed if row["stage"] == "search")
+    examined = work.states * (2 * QUERIES * work.examined + JUDGED)
+    assert searched == pytest.approx(examined + work.mined * QUERIES)

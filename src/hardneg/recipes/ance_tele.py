@@ -364,15 +364,22 @@ def plan(
     numbers = range(settings.start_episode, settings.episodes + 1)
     episodes = [settings.episode_of(len(data.train), episode) for episode in numbers]
     pools = sum(map(settings.has_negatives, numbers))
+    mined, new = pools - (given is not None), settings.count * (2 + len(settings.extra))
+    entries = math.ceil(2 * settings.count / (1 - settings.alpha)) + settings.count * len(settings.extra)
+    if settings.momentum == "accumulate":  # the first pool has one new part, the next one two, and so on
+        entries = math.ceil(new * pools * (pools + 1) / 2 / len(episodes))
+    anchors = len(data.train.passage_rows) / len(data.train) if settings.lookahead == "all" else 1.0
     work = work_of(
         settings,
         data,
         episodes,
         states=len(episodes) + 1,
-        entries=math.ceil(2 * settings.count / (1 - settings.alpha)) + settings.count * len(settings.extra),
-        mined=len(episodes) if data.by_answers else pools - (given is not None),
-        lists=1 + (settings.beta > 0),
+        entries=entries,
+        mined=len(episodes) if data.by_answers else mined,
+        lists=1 + (settings.beta > 0) * anchors,
     )
+    if work.examined and settings.lookahead == "all":  # examining searches only around the first positive
+        work = replace(work, mined=mined * anchors)
     return replace(work, mined_pools=pools or len(episodes))  # an episode in the batch finds positives alone
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -158,7 +159,7 @@ def work_of(
     entries: int,
     mined: int = 0,
     both: int = 0,
-    lists: int = 1,
+    lists: float = 1,
     part: Part = ALL_OF_THEM,
 ) -> CostModel:
     """The work of an experiment with these settings; for ADORE, ``states`` includes those measured between steps.
@@ -167,7 +168,7 @@ def work_of(
     ----------
     mined : the number of states that negatives are mined with.
     both : the number of ``states`` that are also measured as states between steps.
-    lists : the number of ranked lists that each of these states makes for a training query.
+    lists : the number of ranked lists that each of these states makes for a training query, on average.
     part : the shares of passages and queries that such a state mines, unless it embeds all to be measured.
     """
     judged, shares, among = settings.examine == "judged", [1.0] * states, dev_share(settings, data)
@@ -206,7 +207,7 @@ def work_of(
         trial_steps=sum(trials),
         examined=not judged,
         mined_pools=mined or len(episodes),
-        compared=max(entries, lists * settings.depth),
+        compared=max(entries, math.ceil(lists * settings.depth)),
         mined=mined * lists * part.queries * part.passages if judged else 0,
         encoded=(queries, sum(shares) + passed * among),
         shares=shares,

@@ -241,13 +241,14 @@ def plan(
     settings: Warmup, data: TrainingData, encoder: BiEncoder, *, given: NegativePool | None = None
 ) -> CostModel:
     """The work that the experiment would do; the models search nothing, whether or not negatives are given."""
-    episodes = [settings.episode_of(len(data.train), episode) for episode in range(1, len(settings.mixtures) + 1)]
+    numbers = range(1, len(settings.mixtures) + 1)
+    episodes = [settings.episode_of(len(data.train), episode) for episode in numbers]
     return work_of(
         settings,
         data,
         episodes,
         states=len(episodes) + 1,
-        entries=settings.count,
+        entries=settings.count * max(len(settings.mined(episode)) for episode in numbers),
     )
 
 
