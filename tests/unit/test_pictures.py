@@ -7,7 +7,10 @@ import pytest
 pytest.importorskip("vl_convert")
 
 from hardneg.report import pictures
+from hardneg.report.drawing import Drawn
+from hardneg.report.figures import FIGURES
 from hardneg.report.pictures import Painter, draw
+from hardneg.report.table import Table
 
 
 def chart(number):
@@ -94,3 +97,26 @@ def test_a_fault_in_the_block_ends_the_second_process(tmp_path, monkeypatch):
         fail(painter)
     assert painter.process.returncode < 0
     assert time.monotonic() - begun < 20
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_chart_that_cannot_be_drawn_is_told_and_costs_no_other(tmp_path, expected, monkeypatch, threads):
+    monkeypatch.setattr(pictures, "usable_threads", lambda: threads)
+    with Painter() as painter:
+        for number in range(3):
+            painter.add(tmp_path / "out" / f"c{number}", chart(number))
+        painter.add(tmp_path / "out" / "none", {"mark": 3})
+        undrawn = painter.finish()
+    assert [*undrawn] == ["none"]
+    assert {name: data for name, data in drawn(tmp_path / "out").items() if "none" not in name} == expected
+
+
+@pytest.mark.parametrize("mark", ["\x1b", "\x07", "\ufffe", "\uffff", "\udce9"])
+def test_hidden_characters_of_ids_do_not_stop_the_drawing(tmp_path, mark):
+    figure = next(one for one in FIGURES if one.name == "map")
+    rows = [("final", kind, f"q{mark}[31m", i, i) for i, kind in enumerate(("query", "positive", "negative"))]
+    shown = Drawn(figure, Table(("state", "class", "query", "x", "y"), tuple(rows)))
+    draw(tmp_path / "map", shown.spec)
+    assert {one.suffix for one in tmp_path.iterdir()} == {".png", ".svg"}
+    assert f"q⟨U+{ord(mark):04X}⟩[31m" in {row["query"] for row in shown.spec["data"]["values"]}
+    assert shown.table.column("query")[0] == f"q{mark}[31m"  # in the CSV it is as it was

@@ -33,10 +33,11 @@ from hardneg.experiment.folder import write_settings
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.provenance import begun_by, remember_collection
 from hardneg.experiment.states import StateRecord
+from hardneg.hidden import visible
 from hardneg.negatives.candidates import candidates
 from hardneg.negatives.labels import answers_of
 from hardneg.negatives.pool import ENTRY_ARRAYS, SOURCES, load_pool, matches, save_pool
-from hardneg.report import explorer, facts_queries, facts_results, facts_time, page, scripts, shapes
+from hardneg.report import explorer, facts_queries, facts_results, facts_time, page, pictures, scripts, shapes
 from hardneg.report.charts import borders, space_chart, trajectories_chart
 from hardneg.report.drawing import Drawn, draw
 from hardneg.report.explorer import explorer_data
@@ -390,9 +391,9 @@ def test_no_text_leaves_its_place(bad):
 
 
 def test_hidden_marks_are_shown_by_their_code():
-    assert page.visible("a\u202eb\x00") == "a⟨U+202E⟩b⟨U+0000⟩"
-    assert page.visible("two\nlines\tand ünïcode 漢字") == "two\nlines\tand ünïcode 漢字"
-    assert page.visible("می\u200cخواهم 👩\u200d👧") == "می\u200cخواهم 👩\u200d👧"  # joiners are a part of words
+    assert visible("a\u202eb\x00") == "a⟨U+202E⟩b⟨U+0000⟩"
+    assert visible("two\nlines\tand ünïcode 漢字") == "two\nlines\tand ünïcode 漢字"
+    assert visible("می\u200cخواهم 👩\u200d👧") == "می\u200cخواهم 👩\u200d👧"  # joiners are a part of words
 
 
 @pytest.mark.parametrize(("value", "shown"), [(-1e-17, "0"), (-0.00001, "-1e-05"), (0.25, "0.25"), (-2.0, "-2")])
@@ -1396,6 +1397,25 @@ def test_roles_without_a_supervisor_execute_it_too(tmp_path, hardneg):
     with lease(folder):
         assert "is being executed by process" in (said := hardneg("show", folder)[1])
     assert "and has not measured anything yet." in said
+
+
+def test_a_chart_that_cannot_be_drawn_becomes_a_note(copied, monkeypatch):
+    figures = copied / "figures"
+    for end in (".png", ".svg"):
+        (figures / f"results{end}").write_text("old")
+
+    def fail(place, _):
+        if place.name == "results":
+            raise RuntimeError("no such\nletter")
+        place.with_name(f"{place.name}.png").write_text("drawn")
+
+    monkeypatch.setattr(pictures, "usable_threads", lambda: 1)
+    monkeypatch.setattr(pictures, "draw", fail)
+    report = write(opened_at(copied), ["again"])
+    assert report.notes == ["the chart results has no pictures (no such letter)"]
+    assert report.notes[0] in (copied / "report.html").read_text()
+    assert {one.name for one in figures.glob("results.*")} == {"results.csv"}
+    assert (figures / "cost.png").read_text() == "drawn"
 
 
 def test_no_figure_of_an_earlier_report_stays_with_other_numbers(copied, tmp_path):

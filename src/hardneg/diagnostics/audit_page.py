@@ -6,7 +6,6 @@ reverse its direction are shown by their code.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib import resources
@@ -14,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from hardneg.data.judgements import COLUMNS, LABELS, MEANINGS, Judgements
+from hardneg.hidden import visible
 from hardneg.negatives.pool import counted_by
 
 LONGEST = 1500  # characters of a text
-HIDDEN = re.compile(
-    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u2069\\ufeff\\ud800-\\udfff]"
-)
 POLICY = (  # nothing is loaded from anywhere
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; base-uri 'none';"
     " form-action 'none'"
@@ -91,7 +88,7 @@ def _listed(suspects: Sequence[Mapping[str, Any]], known: Judgements | None, uni
 def text(value: Any, longest: int = LONGEST) -> str:
     """A foreign text as HTML: cut, escaped, and with hidden marks shown by their code."""
     cut = str(value) if len(str(value)) <= longest else f"{str(value)[: longest - 1]}…"
-    return escape(HIDDEN.sub(lambda mark: f"⟨U+{ord(mark[0]):04X}⟩", cut))
+    return escape(visible(cut))
 
 
 def _asset(name: str) -> str:

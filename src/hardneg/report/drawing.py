@@ -49,7 +49,7 @@ class Drawn:
 
     def chart(self) -> Any:
         """The chart of the table; None if the figure has none."""
-        return self.figure.chart(self.table) if self.figure.chart and self.table is not None else None
+        return self.figure.chart(self.table.visible()) if self.figure.chart and self.table is not None else None
 
     @cached_property
     def spec(self) -> dict[str, Any]:

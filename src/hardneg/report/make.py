@@ -272,8 +272,10 @@ def write(opened: Opened, command: Sequence[str], *, pictures: bool = True) -> R
                 changed.append(name)
             with publish_file(place) as stream:
                 stream.write(numbers)
-        painter.finish()
-    remove_older(opened, report, [] if pictures else changed)
+        undrawn = painter.finish()
+    remove_older(opened, report, [*undrawn] if pictures else changed)
+    for name, fault in undrawn.items():
+        opened.notes.append(f"the chart {name} has no pictures ({' '.join(str(fault).split()):.200})")
     write_page(report, opened.layout.report)
     return report
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
+from hardneg.hidden import visible
 from hardneg.report.drawing import Drawn
 from hardneg.report.figures import SECTIONS
 from hardneg.report.scripts import asset, libraries
@@ -21,10 +22,6 @@ LONGEST_TABLES = (400, 100, 20)  # rows on the page, fewer where that is too lar
 LONGEST_TEXT = 1500  # characters of a text on the page
 LONGEST_CELL = 280  # characters of a text in a table; the CSV has all
 UNBROKEN = 16  # characters of a cell that stay in one line: an id or a name
-# Invisible marks, such as those that turn the direction of the text after them; their codes are shown instead.
-HIDDEN = re.compile(
-    "[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
-)
 # Nothing may be loaded from anywhere. Vega compiles its expressions, so evaluation of own scripts is allowed.
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline';"
@@ -131,11 +128,6 @@ def text(value: Any, longest: int = LONGEST_TEXT) -> str:
     """A foreign text as HTML: cut, without marks that turn its direction, and escaped."""
     cut = str(value) if len(str(value)) <= longest else f"{str(value)[: longest - 1]}…"
     return escape(visible(cut))
-
-
-def visible(value: str) -> str:
-    """A text whose hidden marks are shown by their code, such as ``⟨U+202E⟩``."""
-    return HIDDEN.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", value)
 
 
 NOISE = 1e-12  # what is left of a difference of equal figures

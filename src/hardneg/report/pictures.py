@@ -21,6 +21,7 @@ from hardneg.storage.artifacts import publish_file
 from hardneg.surroundings import places_of_modules
 
 SCALE = 2.0  # of PNG pictures
+UNDRAWN = (RuntimeError, ValueError)  # what the package vl-convert raises for a chart that it cannot draw
 
 Spec = dict[str, Any]  # a chart in the language of Vega-Lite
 
@@ -43,14 +44,24 @@ class Painter:
             self.process = self.process or _start()
             self.sender.submit(_send, self.process, *self.charts[-1])
 
-    def finish(self) -> None:
-        """Wait until all charts are drawn, and draw those that the other process did not."""
+    def finish(self) -> dict[str, Exception]:
+        """Wait until all charts are drawn, and draw those that the other process did not.
+
+        Returns
+        -------
+        For the name of each chart that cannot be drawn, the fault.
+        """
         self.sender.shutdown()
         if self.process is not None:
             self.process.communicate()
+        undrawn: dict[str, Exception] = {}
         if self.process is None or self.process.returncode:
             for place, spec in self.charts:
-                draw(place, spec)
+                try:
+                    draw(place, spec)
+                except UNDRAWN as fault:  # the other charts and the page are there nevertheless
+                    undrawn[place.name] = fault
+        return undrawn
 
     def __enter__(self) -> Painter:
         return self

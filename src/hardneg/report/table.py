@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hardneg.hidden import visible
+
 
 class NotRecorded(Exception):
     """Facts that an experiment's folder does not hold; the text is one sentence that says why."""
@@ -52,6 +54,11 @@ class Table:
         """The rows that have these values in the columns of these names."""
         at = [(self.columns.index(name), value) for name, value in values.items()]
         return Table(self.columns, tuple(row for row in self.rows if all(row[i] == value for i, value in at)))
+
+    def visible(self) -> Table:
+        """The table with the hidden characters of its texts shown by their code, as pictures need it."""
+        rows = (tuple(visible(value) if isinstance(value, str) else value for value in row) for row in self.rows)
+        return Table(self.columns, tuple(rows))
 
     def csv(self) -> bytes:
         """The table as CSV (RFC 4180, UTF-8) with a line of column names; None is an empty field."""
