@@ -4,6 +4,7 @@ import ast
 import contextlib
 import errno
 import itertools
+import json
 import os
 import socket
 from pathlib import Path
@@ -18,7 +19,7 @@ from hardneg.storage import disk
 from hardneg.storage.artifacts import is_published
 from hardneg.storage.disk import TEMPORARY, append_lines, check_writable, publish_file, remove, write_json
 from hardneg.storage.os_errors import TOLD, disk_faults, require_space
-from hardneg.storage.safe_read import read_json
+from hardneg.storage.safe_read import as_written, read_json
 
 pytestmark = pytest.mark.usefixtures("flushes")
 
@@ -418,3 +419,12 @@ def test_a_cache_that_is_closed_to_this_user_is_told_with_how_to_choose_another(
     monkeypatch.setattr(Path, "is_file", refused)
     with pytest.raises(ResourceError, match=rf"one: UNREADABLE: .* \(Permission denied\); {said}"):
         is_published(place)
+
+
+@pytest.mark.parametrize("text", ["ünïcode", "run\udce9"])
+def test_json_holds_every_name_of_a_file_in_a_spelling_that_is_known_as_ours(tmp_path, text):
+    write_json(tmp_path / "a.json", {"place": text, "other": "ü"})
+    data = (tmp_path / "a.json").read_bytes()
+    assert read_json(tmp_path / "a.json") == {"place": text, "other": "ü"}
+    assert as_written(data, json.loads(data))
+    assert ("ü".encode() in data) == (text == "ünïcode")

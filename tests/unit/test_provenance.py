@@ -1,6 +1,7 @@
 """An experiment remembers the place of its collection, and notices if the collection is no longer there."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -49,6 +50,21 @@ def test_a_relative_path_is_remembered_whole(experiment, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     remember_collection(experiment, hn.Collection.open("collection"))
     assert json.loads((experiment / PLACES).read_text()) == {"collection": str(tmp_path / "collection")}
+
+
+def test_a_collection_whose_name_is_not_utf_8_is_remembered(experiment, tmp_path, made):
+    odd = tmp_path / os.fsdecode(b"coll\xe9")
+    (tmp_path / "collection").rename(odd)
+    remember_collection(experiment, hn.Collection.open(odd))
+    assert hn.inspect(experiment, query_id="train-00")[0]["negatives"]
+
+
+@pytest.mark.parametrize("place", [b"run\xe9", b"dir\xe9/run"])
+def test_no_experiment_begins_where_no_model_can_be_read(made, hardneg, tmp_path, place):
+    out = tmp_path / os.fsdecode(place)
+    status, _, err = hardneg("train", "warmup", "--data", "x", "--model", "y", "--out", out)
+    assert (status, err.startswith("BAD_SETTING: the path '")) == (2, True)
+    assert err.endswith(" is not UTF-8; give a path that is UTF-8\n")
 
 
 def test_nothing_is_written_that_is_known_already(experiment, tmp_path):

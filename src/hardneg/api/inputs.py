@@ -310,6 +310,15 @@ def check_folder(out: Path) -> None:
     check_writable(out)
 
 
+def check_name(out: Path) -> None:
+    """Refuse a path that is not UTF-8: a file of lines cannot name it, and safetensors opens no model there."""
+    try:
+        str(out).encode()
+    except UnicodeEncodeError:
+        what = f"the path {str(out)!r:.80} is not UTF-8"
+        raise SettingsError("BAD_SETTING", what, "give a path that is UTF-8") from None
+
+
 def check_file(out: Path, reads: Iterable[object] = (), *, told: bool = False) -> None:
     """Refuse a place where a file cannot or must not be written; say that an existing file will be replaced.
 
@@ -318,11 +327,7 @@ def check_file(out: Path, reads: Iterable[object] = (), *, told: bool = False) -
     reads : everything that the command reads; what is not the path of a file is ignored.
     told : whether a manifest beside the file will tell what it is, so that nobody takes it for data.
     """
-    try:
-        str(out).encode()
-    except UnicodeEncodeError:
-        what = f"the path {str(out)!r:.80} is not UTF-8"
-        raise SettingsError("BAD_SETTING", what, "give a path that is UTF-8") from None
+    check_name(out)
     check_place(out)
     if out.is_dir():
         raise SettingsError("NOT_A_FILE", "this is a folder", "give the path of a file", path=out)

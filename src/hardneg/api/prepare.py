@@ -20,6 +20,7 @@ from hardneg.api.inputs import (
     cache_at,
     check_folder,
     check_inputs,
+    check_name,
     collection_of,
     source_at,
 )
@@ -480,6 +481,7 @@ def check_experiment(out: Path, seeds: int) -> None:
 
     A new one must lie outside of artefacts, which may be replaced as a whole. ``check_seeds`` looks at the seeds.
     """
+    check_name(out.absolute())
     check_folder(out)
     layout = Layout(out)
     one, several = layout.settings.is_file(), bool(layout.seeds())

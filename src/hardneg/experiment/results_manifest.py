@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from hardneg.storage.artifacts import (
     check_files,
     digest_file,
     is_published,
+    json_bytes,
     publish_file,
     read_manifest,
     read_manifest_file,
@@ -38,7 +38,7 @@ def write_results(folder: Path, results: Mapping[str, Any], states: Sequence[Sta
         with publish_file(layout.states, sidecar=layout.seal) as stream:
             stream.write(states_text(states))
     with publish_file(layout.results, sidecar=layout.seal) as stream:
-        stream.write(json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+        stream.write(json_bytes(results))
     seal(folder)
 
 

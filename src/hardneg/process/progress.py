@@ -166,7 +166,7 @@ class LogFile(logging.FileHandler):
 @contextlib.contextmanager
 def log_file(path: Path) -> Iterator[None]:
     """While the block runs, write all that the library logs to a file of the experiment."""
-    handler = LogFile(path, encoding="utf-8", delay=True)
+    handler = LogFile(path, encoding="utf-8", errors="backslashreplace", delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     library = logging.getLogger("hardneg")
     with _notes_logged(library):

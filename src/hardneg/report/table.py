@@ -61,12 +61,15 @@ class Table:
         return Table(self.columns, tuple(rows))
 
     def csv(self) -> bytes:
-        """The table as CSV (RFC 4180, UTF-8) with a line of column names; None is an empty field."""
+        """The table as CSV (RFC 4180, UTF-8) with a line of column names; None is an empty field.
+
+        What UTF-8 cannot hold, as in some names of files, is escaped.
+        """
         text = io.StringIO(newline="")
         writer = csv.writer(text)
         writer.writerow(self.columns)
         writer.writerows(self.rows)
-        return text.getvalue().encode()
+        return text.getvalue().encode(errors="backslashreplace")
 
     def frame(self) -> Any:
         """The table as a ``pandas.DataFrame``; raises ImportError without pandas."""

@@ -239,8 +239,11 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def json_bytes(value: Any) -> bytes:
-    """A value as the content of a JSON file."""
-    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    """A value as the content of a JSON file; one that UTF-8 cannot hold, as some names of files, is escaped."""
+    try:
+        return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    except UnicodeEncodeError:
+        return json.dumps(value, indent=1, allow_nan=False).encode() + b"\n"
 
 
 def append_lines(path: Path, data: bytes) -> None:
