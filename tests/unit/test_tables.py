@@ -6,7 +6,9 @@ import gzip
 import io
 import json
 import os
+import re
 
+import numpy as np
 import pytest
 
 from hardneg.data.collection import Collection
@@ -457,6 +459,56 @@ def test_parquet_of_mixed_types_names_the_row(tmp_path):
     assert fault(tmp_path / "a.parquet", tmp_path).startswith(
         "a.parquet:1: WRONG_TYPE: the field 'positive' is binary data"
     )
+
+
+def unreadable(suffix):
+    """Columns of two rows whose second value is none in Python, by name."""
+    import pyarrow as pa
+
+    bad_text = pa.Array.from_buffers(
+        pa.string(), 2, [None, pa.py_buffer(np.array([0, 1, 2], np.int32).tobytes()), pa.py_buffer(b"a\xff")]
+    )
+    twice = pa.StructArray.from_arrays([pa.array([1, 2]), pa.array([3, 4])], names=["a", "a"])
+    return {
+        "day": pa.array([0, 2**30], pa.int32()).cast(pa.date32()),
+        "moment": pa.array([0, 2**62], pa.timestamp("us")),
+        "zoned": pa.array([0, 0], pa.timestamp("us", "No/Where")),
+        "broken": bad_text,
+        **({"twice": twice} if suffix == "arrow" else {}),
+    }
+
+
+def written(place, columns):
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    table = pa.table(columns)
+    if place.suffix == ".parquet":
+        pa.parquet.write_table(table, place)
+    else:
+        with pa.OSFile(str(place), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+    return place
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_a_column_that_nobody_reads_may_hold_what_cannot_be_read(tmp_path, suffix):
+    pytest.importorskip("pyarrow")
+    columns = {"query": ["q", "r"], "positive": ["p", "s"], **unreadable(suffix)}
+    found = imported(written(tmp_path / f"a.{suffix}", columns), tmp_path / "c")
+    assert sorted(found.texts) == ["p", "s"]
+
+
+@pytest.mark.parametrize("name", ["day", "moment", "zoned", "broken", "twice"])
+@pytest.mark.parametrize("column", ["query", "positive", "query_id", "negative", "score"])
+def test_a_value_that_is_read_and_cannot_be_names_its_row(tmp_path, name, column):
+    pytest.importorskip("pyarrow")
+    columns = {"query": ["q", "r"], "positive": ["p", "s"], "score": [1, 1], column: unreadable("arrow")[name]}
+    told = fault(written(tmp_path / "a.arrow", columns), tmp_path)
+    assert re.match(r"a\.arrow:[12]: (BAD_TABLE: it cannot be read|WRONG_TYPE: the field|BAD_GRADE)", told), told
+    if name in ("broken", "twice") and column != "score":
+        line = 2 if name == "broken" else 1
+        assert told.startswith(f"a.arrow:{line}: BAD_TABLE: it cannot be read (")
 
 
 def test_a_huge_field_passes_and_a_quote_that_never_closes_does_not(tmp_path):

@@ -38,7 +38,7 @@ from hardneg.data.formats.column_names import (
 )
 from hardneg.data.formats.contexts import Place, text_id
 from hardneg.data.formats.faults import Unread, refuse
-from hardneg.data.formats.lines import Fields, described, id_of, ids_of, text_of
+from hardneg.data.formats.lines import Fields, described, fault_in, id_of, ids_of, text_of
 from hardneg.data.record_source import GivenRecord, JudgementRecord, PassageRecord, QueryRecord, Source
 from hardneg.errors import InputError
 from hardneg.shown import counted
@@ -227,7 +227,7 @@ def texts_in(fields: Fields, name: str, place: Place) -> list[str]:
         return value
     found = json.dumps(value) if isinstance(value, int | float) else described(value)
     what = f"the field {name!r} is {found:.60}, neither a text nor a list of texts"
-    refuse(InputError("WRONG_TYPE", what, "correct it", path=place.path, line=place.line))
+    refuse(fault_in(value, InputError("WRONG_TYPE", what, "correct it", path=place.path, line=place.line)))
     return []
 
 
@@ -334,7 +334,7 @@ def _numbers(value: Any, name: str, place: Place) -> list[float] | None:
     if isinstance(value, list) and all(isinstance(item, int | float) and _is_kept(item) for item in value):
         return [float(item) for item in value]
     what = f"the scores in {name!r} are {value!r:.60}, no list of numbers within ±3.4e38"
-    refuse(InputError("WRONG_TYPE", what, "correct them", path=place.path, line=place.line))
+    refuse(fault_in(value, InputError("WRONG_TYPE", what, "correct them", path=place.path, line=place.line)))
     return None
 
 
@@ -360,7 +360,7 @@ def grade_in(fields: Fields, name: str, place: Place, listed: str | None = None)
     if listed is not None:
         shown, fix = f"{value!r:.40} in {listed!r} is", f"{fix}, {RENAME}"
     what = f"the {name} {shown} neither a whole grade nor a share from 0 to 1"
-    refuse(InputError("BAD_GRADE", what, fix, path=place.path, line=place.line))
+    refuse(fault_in(value, InputError("BAD_GRADE", what, fix, path=place.path, line=place.line)))
     return 0
 
 

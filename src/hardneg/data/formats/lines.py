@@ -439,7 +439,12 @@ def _bad_field(fields: Fields, name: str, expected: str, path: Path, line: int) 
     plain = value is None or isinstance(value, str | int | float)
     found = json.dumps(value)[:60] if plain else described(value)
     what = f"the field {name!r} is {found}, not {expected}"
-    return InputError("WRONG_TYPE", what, "correct it", path=path, line=line)
+    return fault_in(value, InputError("WRONG_TYPE", what, "correct it", path=path, line=line))
+
+
+def fault_in(value: Any, otherwise: InputError) -> InputError:
+    """The fault that a table has in place of a value that cannot be read; of another value, ``otherwise``."""
+    return value if isinstance(value, InputError) else otherwise
 
 
 # ---------------------------------------------------------------- writing

@@ -9,6 +9,7 @@ means a row.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import re
 from collections.abc import Iterator, Sequence
@@ -36,6 +37,8 @@ QUOTED = re.compile(r'"[^"]*"')
 MAX_FIELD = 16 << 20  # characters of a CSV field; a quote that is never closed reaches it
 PEEKED = 20  # the fields of so many first records are taken as the columns of a JSON file
 ROWS = 1024  # rows of Parquet or Arrow read at a time
+# What pyarrow raises for a value that is none in Python: a day after the year 9999, a time in an unknown zone.
+UNREADABLE = (ValueError, OverflowError, KeyError, NotImplementedError)
 
 
 def suffix_of(path: Path) -> str:
@@ -210,17 +213,35 @@ def _batches(path: Path, table: Any) -> Iterator[Any]:
 def _arrow_rows(path: Path) -> Iterator[tuple[int, Fields]]:
     package, line = pyarrow(), 0
     with _opened(path) as table:
-        check_header(path, _names(path, table), None)
+        check_header(path, names := _names(path, table), None)
         try:
             for batch in _batches(path, table):
                 for start in range(0, batch.num_rows, ROWS):
-                    for row in batch.slice(start, ROWS).to_pylist():
+                    part = batch.slice(start, ROWS)
+                    columns = [_values(path, column, line + 1) for column in part.columns]
+                    for row in zip(*columns, strict=True):
                         line += 1
-                        yield line, row
-        except (package.ArrowException, OSError, UnicodeDecodeError) as fault:
+                        yield line, dict(zip(names, row, strict=True))
+        except (package.ArrowException, OSError) as fault:
             raise _bad_table(path, fault, line + 1) from fault
     if not line:
         raise empty_file(path)
+
+
+def _values(path: Path, column: Any, first: int) -> list[Any]:
+    """The values of a column, whose first row is ``first``; in place of a value that cannot be read, its fault."""
+    with contextlib.suppress(*UNREADABLE):
+        values: list[Any] = column.to_pylist()
+        return values
+    return [_value(path, one, line) for line, one in enumerate(column, first)]
+
+
+def _value(path: Path, scalar: Any, line: int) -> Any:
+    """A value, or its fault, which only a format that reads the column raises."""
+    try:
+        return scalar.as_py()
+    except UNREADABLE as fault:
+        return _bad_table(path, fault, line)
 
 
 def _bad_table(path: Path, fault: Exception, line: int | None = None) -> InputError:
