@@ -1,6 +1,7 @@
 """Loading an encoder: accepted and refused models and options."""
 
 import json
+import os
 import pickle
 import shutil
 import warnings
@@ -217,6 +218,12 @@ def test_broken_folders_are_named(copied, message):
     with pytest.raises(InputError, match=message) as fault:
         load_encoder(str(copied))
     assert str(copied) in str(fault.value)
+
+
+def test_a_pipe_among_the_files_of_a_model_is_told_and_not_waited_for(copied):
+    os.mkfifo(copied / "extra.json")
+    with pytest.raises(InputError, match=r"extra\.json: BAD_MODEL: cannot be read \(this is no plain file\)"):
+        load_encoder(str(copied))
 
 
 def test_an_adapter_is_refused_whether_its_library_is_there_or_not(copied):

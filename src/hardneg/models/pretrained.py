@@ -25,6 +25,7 @@ from hardneg.models.source import PACKAGE, ModelSource
 from hardneg.models.taken_over import without_place
 from hardneg.shown import json_kind
 from hardneg.storage.digests import in_home
+from hardneg.storage.safe_read import plain_bytes
 
 if TYPE_CHECKING:  # importing it takes seconds, and a search with a remembered model does not need it
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -136,7 +137,7 @@ def _not_found(model: str, why: str) -> SettingsError:
 def read_json_file(path: Path) -> Any:
     """A JSON file of a model folder; raises :class:`hardneg.errors.InputError` when broken."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(plain_bytes(path).decode())
     except (OSError, ValueError, RecursionError) as fault:
         raise InputError(
             "BAD_MODEL", f"cannot be read ({fault})", "get the model folder again", path=path
