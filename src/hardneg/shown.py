@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -121,3 +122,9 @@ def as_set(value: Any) -> str:
     if value is None:
         return "none"
     return json.dumps(value) if isinstance(value, bool | list) else str(value)
+
+
+def markdown_code(text: str) -> str:
+    """A text as code in a table of Markdown, where a ``|`` would end the cell, and a backtick the code."""
+    fence = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
+    return f"{fence}{text}{fence}".replace("|", "\\|")

@@ -103,6 +103,11 @@ def test_saving_and_loading_change_nothing(bert, variant, tmp_path):
     assert not any("pooler" in name for name in names)
 
 
+def test_a_prompt_with_a_bar_stays_in_its_cell_of_the_card(bert, tmp_path):
+    save_encoder(load_encoder(str(bert), query_prompt="ask | "), tmp_path / "model")
+    assert "| query_prompt | `'ask \\| '` |\n" in (tmp_path / "model/README.md").read_text()
+
+
 def test_the_directory_is_spelt_for_old_readers(bert, tmp_path):
     save_encoder(load_encoder(str(bert), normalize=True, query_length=32, passage_length=128), tmp_path / "model")
     pooling = json.loads((tmp_path / "model/1_Pooling/config.json").read_text())

@@ -10,7 +10,7 @@ import hardneg as hn
 from hardneg.api.outcomes import Compared, Evaluated, Hits, Results, Scores
 from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.records import Run
-from hardneg.shown import Shown, counted, decimals, frame, html_table
+from hardneg.shown import Shown, counted, decimals, frame, html_table, markdown_code
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 RESULTS = {
@@ -173,3 +173,11 @@ def test_a_searcher_stays_loaded_and_takes_many_texts(collection, tmp_path, monk
 )
 def test_no_number_is_rounded_to_nought(value, text):
     assert decimals(value) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("'query: '", "`'query: '`"), ("'a | b'", r"`'a \| b'`"), ("'a `b` | ``c``'", r"```'a `b` \| ``c``'```")],
+)
+def test_code_in_a_table_of_markdown_ends_neither_its_cell_nor_itself(text, shown):
+    assert markdown_code(text) == shown

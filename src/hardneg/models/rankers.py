@@ -33,6 +33,7 @@ from hardneg.models.ranker_folder import (
 from hardneg.models.source import ModelSource
 from hardneg.models.tower import TYPES, UNTYPED, Tower, publish_model, read_tower
 from hardneg.process.progress import say
+from hardneg.shown import markdown_code
 from hardneg.storage.artifacts import Draft
 from hardneg.storage.disk import foreign
 
@@ -327,7 +328,7 @@ def _card(ranker: CrossEncoder, title: str, about: str | None, metadata: Mapping
         title=title,
         about=about or "A ranker (cross-encoder) trained with hardneg.",
         use=_use(ranker, query=json.dumps(settings.query_prompt + "a question"), passage=passage),
-        table="\n".join(f"| {name} | `{value!r}` |" for name, value in asdict(settings).items()),
+        table="\n".join(f"| {name} | {markdown_code(repr(value))} |" for name, value in asdict(settings).items()),
     )
 
 

@@ -28,6 +28,7 @@ from hardneg.models.st_folder import (
 )
 from hardneg.models.tower import Tower, publish_model
 from hardneg.records import Side
+from hardneg.shown import markdown_code
 from hardneg.storage.artifacts import Draft
 from hardneg.storage.disk import foreign
 
@@ -201,7 +202,7 @@ def _card(encoder: BiEncoder, title: str, about: str | None, metadata: Mapping[s
         models = "\n".join(
             f'{side}_model = SentenceTransformer("this folder/{side}")' for side in (QUERY, PASSAGE)
         )
-    rows = [f"| {name} | `{value!r}` |" for name, value in asdict(settings).items()]
+    rows = [f"| {name} | {markdown_code(repr(value))} |" for name, value in asdict(settings).items()]
     return CARD.format(
         metadata="".join(f"{name}: {json.dumps(value)}\n" for name, value in metadata.items()),  # JSON is YAML
         title=title,
