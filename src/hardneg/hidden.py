@@ -15,3 +15,8 @@ HIDDEN = re.compile(
 def visible(text: str) -> str:
     """A text whose hidden characters are shown by their code, such as ``⟨U+202E⟩``."""
     return HIDDEN.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", text)
+
+
+def harmless(text: str) -> str:
+    """A text for a terminal, which would obey hidden characters: they are escaped as in Python."""
+    return HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

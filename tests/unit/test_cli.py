@@ -319,6 +319,24 @@ def test_warnings_are_one_line(hardneg, monkeypatch):
     assert shown == "WARNING: UserWarning: an old driver\n"
 
 
+def test_no_id_or_name_controls_the_terminal(hardneg, tmp_path, monkeypatch, capsys):
+    from hardneg.process import progress
+
+    evil = "q\x1b]0;owned\x07\x1b[31m\u202e"
+    shown = r"q\x1b]0;owned\x07\x1b[31m\u202e"
+    (tmp_path / "a.trec").write_text(f"{evil} Q0 p 1 2 t\n{evil} Q0 p 2 1 t\n")
+    (tmp_path / "qrels.txt").write_text(f"{evil} 0 p 1\n")
+    status, out, err = hardneg("evaluate", tmp_path / "a.trec", "--qrels", tmp_path / "qrels.txt", "--debug")
+    assert (status, out) == (3, "")
+    assert shown in err.splitlines()[0]
+    assert "\x1b" not in err
+    logging.getLogger("hardneg.search").warning("the query %s\nis blank", evil)
+    monkeypatch.setattr(progress, "enabled", True)
+    progress.note(f"reading {evil}")
+    assert capsys.readouterr().err == f"WARNING: the query {shown}\nis blank\nreading {shown}\n"
+    assert warnings.formatwarning(evil, UserWarning, "/some/where.py", 7) == f"WARNING: UserWarning: {shown}\n"
+
+
 # ---------------------------------------------------------------- options reach what they are for
 
 

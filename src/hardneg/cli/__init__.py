@@ -27,6 +27,7 @@ from hardneg.cli.colour import painted
 from hardneg.cli.completing import VARIABLE, prepare_completion
 from hardneg.errors import HardnegError, SettingsError
 from hardneg.foreign_names import option_advice
+from hardneg.hidden import harmless
 from hardneg.process import progress
 from hardneg.process.launch import let_speak, speaks
 from hardneg.process.signals import leave_terminal, stop_flag, stops
@@ -110,11 +111,11 @@ def run(arguments: Sequence[str]) -> int:
         return done.exit_code
     except (Exception, KeyboardInterrupt) as fault:
         lines, status = describe(fault)
-        progress.Unfailing(sys.stderr).write("".join(marked(line) + "\n" for line in lines))
+        progress.Unfailing(sys.stderr).write("".join(marked(harmless(line)) + "\n" for line in lines))
         if "--debug" in taken:
             import traceback
 
-            traceback.print_exc()
+            progress.Unfailing(sys.stderr).write(harmless(traceback.format_exc()))
         return status
 
 
@@ -276,8 +277,16 @@ def set_logging(*, quiet: bool = False) -> None:
     terminal.setLevel(logging.ERROR if quiet else logging.WARNING)
     let_speak(each=False)
     terminal.addFilter(lambda record: record.levelno >= logging.ERROR or speaks())
-    terminal.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+    terminal.setFormatter(Harmless("%(levelname)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[terminal])
     logging.getLogger("hardneg").setLevel(logging.INFO)
     shown = "" if quiet else "WARNING: {}: {}\n"
-    warnings.formatwarning = lambda message, category, *_: shown.format(category.__name__, message)
+    warnings.formatwarning = lambda message, category, *_: harmless(shown.format(category.__name__, message))
+
+
+class Harmless(logging.Formatter):
+    """Formats records for a terminal, which would obey control characters in an id or in the name of a file."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as text with its hidden characters escaped."""
+        return harmless(super().format(record))

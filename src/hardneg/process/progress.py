@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hardneg.callers import in_callers_words
+from hardneg.hidden import harmless
 from hardneg.process import stages
 from hardneg.process.signals import stop_flag
 from hardneg.surroundings import python_draws_kept
@@ -134,7 +135,7 @@ def counted(items: Iterable[T], title: str, unit: str, total: int = 0) -> Iterat
 def note(message: str) -> None:
     """Write one line to the terminal, where reporting is on; it names options to commands, else keywords."""
     if is_shown():
-        message = in_callers_words(message)
+        message = harmless(in_callers_words(message))
         stream = Unfailing(sys.stdout if in_notebook() else sys.stderr)  # a notebook shows stderr as a fault
         stream.write(message + "\n")
         stream.flush()
