@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hardneg as hn
-from hardneg.api.audit import Sampling, _runs_of, cell_of, open_world
+from hardneg.api.audit import Sampling, _runs_of, cell_of, open_world, write_table
 from hardneg.api.reopen import experiment_data
 from hardneg.cli.ending import has_negatives
 from hardneg.data.collection import Collection
@@ -298,6 +298,25 @@ def test_no_text_does_harm(name, kind):
     if name not in ("query_id", "passage_id"):  # ids are whole, in attributes that no person reads
         assert len(page) < 30_000
         assert not any(mark in page for mark in "\u202e\u2066\x07")
+
+
+@pytest.mark.parametrize("mark", "\t\r\n")
+@pytest.mark.parametrize("name", ["query_id", "passage_id"])
+def test_pairs_that_no_file_of_judgements_can_hold_are_left_out_and_counted(tmp_path, caplog, name, mark):
+    found = facts(**{name: f"a{mark}b"})
+    page = audit_page(found).decode()
+    assert "<p>1 pair with a tab or a line break in an id cannot be labelled.</p>" in page
+    assert 'class="pair"' not in page
+    assert "No signal fires" not in page
+    other = facts()["suspects"]
+    page = audit_page({**found, "suspects": found["suspects"] + other}).decode()
+    assert page.count('class="pair"') == 1
+    assert 'aria-label="Pair 1 of 1"' in page
+    write_table(tmp_path / "a.tsv", found["suspects"] + other, ["text", "ranker"])
+    assert [line.split("\t")[:3] for line in (tmp_path / "a.tsv").read_text().split("\n")[1:-1]] == [
+        ["2", "query_id", "passage_id"]
+    ]
+    assert caplog.messages == [f"{tmp_path / 'a.tsv'}: 1 pair with a tab or a line break in an id left out"]
 
 
 def test_the_page_loads_nothing_and_labels_are_reached_by_keyboard():

@@ -36,7 +36,7 @@ from hardneg.api.inspect import last_pool, passage_facts
 from hardneg.arguments import checked
 from hardneg.config import nearest
 from hardneg.data.collection import Collection
-from hardneg.data.judgements import Judgements
+from hardneg.data.judgements import Judgements, can_hold
 from hardneg.data.own_passages import own_hits
 from hardneg.diagnostics.audit import KINDS, Audit, Pairs, StateRun, audit_pairs
 from hardneg.diagnostics.audit_page import audit_page
@@ -466,7 +466,10 @@ def suspect_facts(collection: Collection, found: Audit, i: int) -> dict[str, Any
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]], signals: Sequence[str]) -> None:
-    """Write pairs as tab-separated columns with a header; a tab or a line break of a text becomes a blank."""
+    """Write pairs as tab-separated columns with a header; a tab or a line break of a text becomes a blank.
+
+    Pairs whose ids have one are left out, with a warning: with another id the table could not be labelled.
+    """
     plain = ("query_id", "passage_id", "suspicion", "source", "episode", "query", "title", "text")
     header = [
         "place",
@@ -476,9 +479,12 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]], signals: Sequence
         "positive_title",
         "positive_text",
     ]
+    held = [(place, row) for place, row in enumerate(rows, 1) if can_hold(row["query_id"], row["passage_id"])]
+    if left := len(rows) - len(held):
+        log.warning("%s: %s with a tab or a line break in an id left out", path, counted(left, "pair"))
     with publish_file(path) as stream:
         stream.write("\t".join(header).encode() + b"\n")
-        for place, row in enumerate(rows, 1):
+        for place, row in held:
             first = row["positives"][0] if row["positives"] else {}
             cells = [place, *(row[name] for name in plain), *(row["signals"][name] for name in signals)]
             cells += [first.get(name, "") for name in ("passage_id", "title", "text")]

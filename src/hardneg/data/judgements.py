@@ -161,6 +161,11 @@ class Judgements:
         )
 
 
+def can_hold(*ids: str) -> bool:
+    """Whether a file of judgements can name these ids: a tab or a line break in one would end its column."""
+    return not any(set("\t\r\n") & set(one) for one in ids)
+
+
 def _text_of(labels: Mapping[tuple[str, str], str]) -> str:
     """The text of a file with these labels by query and passage id, sorted by both."""
     lines = ["\t".join(COLUMNS), *("\t".join((*pair, labels[pair])) for pair in sorted(labels))]

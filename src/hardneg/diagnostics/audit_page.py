@@ -12,9 +12,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from hardneg.data.judgements import COLUMNS, LABELS, MEANINGS, Judgements
+from hardneg.data.judgements import COLUMNS, LABELS, MEANINGS, Judgements, can_hold
 from hardneg.hidden import visible
 from hardneg.negatives.pool import counted_by
+from hardneg.shown import counted
 
 LONGEST = 1500  # characters of a text
 POLICY = (  # nothing is loaded from anywhere
@@ -80,9 +81,15 @@ def _within(*parts: str) -> str:
 
 
 def _listed(suspects: Sequence[Mapping[str, Any]], known: Judgements | None, unit: str) -> str:
-    pairs = [_pair(place, one, len(suspects), unit) for place, one in enumerate(suspects, 1)]
+    held = [one for one in suspects if can_hold(one["query_id"], one["passage_id"])]
+    pairs = [_pair(place, one, len(held), unit) for place, one in enumerate(held, 1)]
     before = "" if known is None else known.text.partition("\n")[2]  # without the header
-    return _list_of(pairs, before) if pairs else "<p>No signal fires for any negative.</p>"
+    left = len(suspects) - len(held)
+    said = (
+        f"<p>{counted(left, 'pair')} with a tab or a line break in an id cannot be labelled.</p>" if left else ""
+    )
+    none = "" if left else "<p>No signal fires for any negative.</p>"
+    return said + (_list_of(pairs, before) if pairs else none)
 
 
 def text(value: Any, longest: int = LONGEST) -> str:
