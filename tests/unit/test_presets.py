@@ -317,6 +317,7 @@ PUBLISHED = {
         DPR_CODE: DOT
         | {
             "mixtures": ["bm25+in_batch"],
+            "positives": "first",
             "negatives": [1],
             "queries_per_step": 8 * 16,
             "optimizer": "adamw",
