@@ -453,10 +453,10 @@ def hub(own, tmp_path, monkeypatch):
         if revision not in (None, COMMIT):
             raise OSError(f"404 {revision}")
         place = tmp_path / "hub" / name.replace("/", "--") / "snapshots" / COMMIT
-        place.mkdir(parents=True, exist_ok=True)
-        for file in own.iterdir():
+        for file in own.rglob("*.*"):
             if any(file.match(pattern) for pattern in allow_patterns):
-                shutil.copy(file, place)
+                (place / file.relative_to(own)).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(file, place / file.relative_to(own))
         return str(place)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
@@ -483,6 +483,19 @@ def test_a_model_of_the_hub_is_pinned_by_its_commit(hub, tmp_path):
     hn.allow_code(COMMIT)
     assert load_encoder("somebody/own").code
     assert hub == [None, "f" * 40, None, COMMIT]
+
+
+def test_a_saved_model_of_the_hub_is_pinned_by_its_commit_too(own, hub, tmp_path):
+    """Its manifest names the code, and the hub is not asked for code that nobody allowed."""
+    hn.allow_code(digest_asked_for(own))
+    save_encoder(load_encoder(own), tmp_path / "saved")
+    code._allowed.clear()
+    shutil.rmtree(own)
+    (tmp_path / "saved").rename(own)
+    with pytest.raises(TrustError, match=rf'hn.allow_code\("{COMMIT}"\)'):
+        load_encoder("somebody/own")
+    hn.allow_code(COMMIT)
+    assert load_encoder("somebody/own").code
 
 
 # ---------------------------------------------------------------- commands

@@ -1,20 +1,27 @@
 """Saved models, and those that sentence-transformers saved, against that library itself."""
 
 import json
+import shutil
 from dataclasses import replace
 from typing import get_args
 
+import huggingface_hub
 import pytest
 import torch
 import yaml
+from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file
 
+import hardneg as hn
 from hardneg.errors import ArtifactError, HardnegError, InputError, SettingsError, TrustError
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.loading import load_encoder
 from hardneg.models.pooling import Pooling
+from hardneg.models.rankers import load_ranker, new_ranker, save_ranker
 from hardneg.models.saving import save_encoder
+from hardneg.models.source import ModelSource
 from hardneg.models.st_folder import LEGACY_POOLING, POOLING, mode_of
+from hardneg.storage import artifacts
 from worlds.few_texts import QUERIES, TEXTS, TITLES, close, embed
 
 # ---------------------------------------------------------------- saving
@@ -135,6 +142,56 @@ def test_a_model_is_published_whole_and_verified(bert, tmp_path):
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x7f")
     with pytest.raises(ArtifactError, match="CORRUPT"):
         load_encoder(str(tmp_path / "model"))
+
+
+def saved_kind(kind, bert):
+    """A model of this kind, and the functions that save and load it."""
+    if kind == "ranker":
+        return new_ranker(ModelSource.at(bert), seed=1), save_ranker, load_ranker
+    return load_encoder(str(bert), *[str(bert)] * (kind == "towers")), save_encoder, load_encoder
+
+
+def saved_before(monkeypatch, save):
+    """Save as before manifests left the card out."""
+    with monkeypatch.context() as before:
+        before.setattr(artifacts, "CARD", "")
+        save()
+
+
+@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize("kind", ["encoder", "towers", "ranker"])
+def test_the_card_is_the_users_to_edit_and_may_be_gone(bert, tmp_path, monkeypatch, kind, older):
+    place = tmp_path / "model"
+    model, save, load = saved_kind(kind, bert)
+    if older:
+        saved_before(monkeypatch, lambda: save(model, place))
+    else:
+        save(model, place)
+    assert ("README.md" in artifacts.read_manifest(place).files) is older
+    with open(place / "README.md", "a") as card:
+        card.write("license: mit\n")
+    for _ in range(2):
+        assert load(str(place)).digest() == model.digest()
+        assert hn.verify(place)["whole"]
+        (place / "README.md").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("kind", ["encoder", "ranker"])
+def test_a_saved_model_can_be_read_from_the_hub(bert, tmp_path, monkeypatch, kind):
+    def download(name, *, allow_patterns, ignore_patterns, **_):
+        there = [file.relative_to(tmp_path / "model").as_posix() for file in (tmp_path / "model").rglob("*.*")]
+        for file in filter_repo_objects(there, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns):
+            (tmp_path / "hub" / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(tmp_path / "model" / file, tmp_path / "hub" / file)
+        return str(tmp_path / "hub")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    model, save, load = saved_kind(kind, bert)
+    model.towers[0].pretrained_tokenizer.chat_template = "{{ messages }}"
+    saved_before(monkeypatch, lambda: save(model, tmp_path / "model"))
+    assert (tmp_path / "model/chat_template.jinja").is_file()
+    assert load("somebody/model").digest() == model.digest()
+    assert not (tmp_path / "hub/README.md").exists()
 
 
 # ---------------------------------------------------------------- sentence-transformers directories

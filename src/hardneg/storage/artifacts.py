@@ -23,6 +23,7 @@ from hardneg.storage.digests import cache_root, cached_digest, canonical_json, d
 from hardneg.storage.disk import TEMPORARY, check_writable, json_bytes, publish_file, remove, write_json
 from hardneg.storage.lease import lease
 from hardneg.storage.manifest import (
+    CARD,
     FORMAT_VERSION,
     MANIFEST,
     Manifest,
@@ -35,6 +36,7 @@ from hardneg.storage.os_errors import disk_faults, reading
 from hardneg.storage.safe_read import holds_pickle, load_array, read_json
 
 __all__ = [
+    "CARD",
     "FORMAT_VERSION",
     "MANIFEST",
     "TEMPORARY",
@@ -172,15 +174,17 @@ def verify(path: Path, digest: Callable[[Path], str] = digest_file) -> Manifest:
     manifest = read_manifest(path)
     check_files(path, manifest, digest)
     present = {p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()}
-    for name in sorted(name for name in present - set(manifest.files) - {MANIFEST} if TEMPORARY not in name):
+    for name in sorted(name for name in present - set(manifest.files) - {MANIFEST, CARD} if TEMPORARY not in name):
         raise ArtifactError("EXTRA_FILE", "a file the manifest does not name", "remove it", path=path / name)
     return manifest
 
 
 def check_files(path: Path, manifest: Manifest, digest: Callable[[Path], str]) -> None:
-    """Refuse a folder whose files have not the sizes and digests of the manifest."""
+    """Refuse a folder whose files have not the sizes and digests of the manifest; older manifests name a card."""
     fix = again(path, manifest.kind)
     for name, (size, sha) in manifest.files.items():
+        if name == CARD:
+            continue
         file = path / name
         if not file.is_file():
             raise ArtifactError("MISSING_FILE", "the manifest names a file that is gone", fix, path=file)
@@ -314,7 +318,8 @@ def seal(draft: Draft, kind: str, settings: Mapping[str, Any], inputs: Mapping[s
     files = {}
     for file in sorted(p for p in draft.path.rglob("*") if p.is_file()):
         disk.sync(file)
-        files[file.relative_to(draft.path).as_posix()] = (file.stat().st_size, digest_file(file))
+        if (name := file.relative_to(draft.path).as_posix()) != CARD:
+            files[name] = (file.stat().st_size, digest_file(file))
     manifest = Manifest(kind, settings, inputs, draft.facts, files, version_of(kind))
     draft.text(MANIFEST, json.dumps(manifest.as_json(), indent=1, sort_keys=True) + "\n")
     disk.sync(draft.path / MANIFEST)

@@ -15,6 +15,7 @@ from hardneg.storage.os_errors import reading
 from hardneg.storage.safe_read import as_written, plain_bytes
 
 MANIFEST = "manifest.json"
+CARD = "README.md"  # a page for people beside it: they may edit it or leave it behind, so no check looks at it
 FORMAT_VERSION = 1
 LATER = {  # kinds whose form has changed since
     "embeddings": 2,  # 2: they state their precision; their model's digest is of master weights, in any precision
