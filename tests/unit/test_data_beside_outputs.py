@@ -23,7 +23,7 @@ from hardneg.data.importing import (
     import_collection,
     would_read,
 )
-from hardneg.errors import InputError, SettingsError
+from hardneg.errors import InputError, ResourceError, SettingsError
 from hardneg.process.progress import showing
 from hardneg.storage.artifacts import write_json
 from hardneg.storage.lease import LOCK
@@ -86,16 +86,45 @@ def test_other_files_of_these_names_hide_no_data(data, tmp_path):
 
 def test_folders_and_names_that_cannot_be_looked_at_are_no_obstacle(data, monkeypatch):
     before = read(data)
-    (data / "closed").mkdir()
+    for name in (".closed", "lost+found"):
+        (data / name).mkdir()
     (data / f"{'x' * 250}.md").touch()  # with the suffix of a description it is too long
 
+    close(monkeypatch, ".closed", "lost+found")
+    assert read(data) == before
+
+
+def close(monkeypatch, *names):
+    """Close the folders of these names to this user, who may be root."""
+
     def listed(folder, real=Path.iterdir):
-        if folder.name == "closed":
+        if folder.name in names:
             raise PermissionError(13, "Permission denied", str(folder))
         return real(folder)
 
     monkeypatch.setattr(Path, "iterdir", listed)
-    assert read(data) == before
+
+
+@pytest.mark.parametrize("name", ["train", "qrels"])
+def test_data_in_a_closed_folder_are_not_left_out_in_silence(data, monkeypatch, name):
+    (data / name).mkdir()
+    (data / name / "more.csv").write_text(ROWS)
+    close(monkeypatch, name)
+    with pytest.raises(ResourceError, match=rf"{name}: UNREADABLE: cannot read \(Permission denied\)"):
+        read(data)
+
+
+@pytest.mark.parametrize("format", ["beir", "tables"])
+def test_judgements_in_a_closed_folder_are_not_called_missing(tmp_path, monkeypatch, format):
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "p", "text": "one"}\n')
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "one?"}\n')
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq\tp\t1\n")
+    find_source(f"{format}:{tmp_path}")
+    close(monkeypatch, "qrels")
+    for named in (f"{format}:{tmp_path}", str(tmp_path)):
+        with pytest.raises(ResourceError, match="qrels: UNREADABLE"):
+            find_source(named)
 
 
 @pytest.mark.parametrize("place", ["new.tsv", "sub/new.csv", "new.jsonl.gz"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
@@ -10,7 +11,7 @@ from hardneg.data.formats.faults import refuse
 from hardneg.data.formats.lines import PACKED, empty_file, grade_of, packed, read_lines, wrong_width
 from hardneg.data.record_source import JudgementRecord, QueryRecord
 from hardneg.errors import HardnegError, InputError
-from hardneg.storage.artifacts import MANIFEST
+from hardneg.storage.artifacts import MANIFEST, reading
 from hardneg.storage.lease import LOCK, was_leased
 from hardneg.storage.manifest import read_manifest_file
 
@@ -19,6 +20,18 @@ WEIGHTS = (".safetensors", ".bin", ".onnx", ".safetensors.index.json")
 TOKENIZERS = frozenset({"tokenizer.json", "tokenizer_config.json", "vocab.txt"})
 SIDECAR = ".manifest.json"
 MOST_LOOKED_AT = 1 << 16  # bytes of a file that may be a damaged manifest
+
+
+def paths_in(folder: Path) -> list[Path]:
+    """The paths in a folder, in order; none where it is missing.
+
+    Raises
+    ------
+    ResourceError : it is closed to this user. Passed over, its data would be missing.
+    """
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), reading(folder):
+        return sorted(folder.iterdir())
+    return []
 
 
 def find_file(folder: Path, *names: str) -> Path:
@@ -105,7 +118,7 @@ def find_splits(folder: Path, *patterns: str) -> dict[str, Path]:
     patterns : regular expressions of file names without ``.gz``, each with a group ``split``; the first one that
         matches a name counts.
     """
-    there = [folder] if folder.is_file() else folder.glob("*")
+    there = [folder] if folder.is_file() else paths_in(folder)
     files = [path for path in there if path.is_file() or leads_nowhere(path)]
     folder = folder.parent if folder.is_file() else folder
     names = sorted({path.name.removesuffix(".gz") for path in files})

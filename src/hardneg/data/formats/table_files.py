@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+from itertools import chain
 from pathlib import Path
 
 from hardneg.data.formats.columns import SPLITS
-from hardneg.data.formats.folders import is_file, is_manifest, is_own, sidecar_of
+from hardneg.data.formats.folders import is_file, is_manifest, is_own, paths_in, sidecar_of
 from hardneg.data.formats.lines import PACKED, packed
 from hardneg.data.formats.tables import suffix_of
 from hardneg.errors import InputError
 from hardneg.process.progress import note
 
 CORPORA = frozenset({"corpus", "collection", "passages", "documents", "docs"})
-NO_TABLES = re.compile(r"(?:dataset_dict|dataset_infos?|state|config)\.json|.*\.manifest\.json|cache-.*|[._].*")
+NO_TABLES = re.compile(
+    r"(?:dataset_dict|dataset_infos?|state|config)\.json|.*\.manifest\.json|cache-.*|lost\+found|[._].*"
+)
 TRAIN = "train"
 
 
@@ -21,8 +24,7 @@ def table_files(place: Path) -> list[Path]:
     """The tables in a file or folder, one level deep, in order of name; none may be there plain and packed."""
     if place.is_file():
         return [place] if suffix_of(place) else []
-    own = own_folders(place)
-    inside = sorted(path for pattern in ("*", "*/*") for path in place.glob(pattern) if path.parent not in own)
+    inside = paths_inside(place)
     there = {*inside}
     runs = {path for path in inside if sidecar_of(path) in there and is_manifest(sidecar_of(path), "run")}
     found = [path for path in inside if path not in runs and is_table(path, place)]
@@ -38,9 +40,21 @@ def table_files(place: Path) -> list[Path]:
     return found
 
 
+def paths_inside(place: Path) -> list[Path]:
+    """The paths in a folder, and in each folder in it that is neither hidden nor of hardneg, in order.
+
+    Raises
+    ------
+    ResourceError : such a folder is closed to this user.
+    """
+    here, own = paths_in(place), own_folders(place)
+    folders = [path for path in here if path.is_dir() and path not in own and not is_hidden(path, place)]
+    return sorted([*here, *chain.from_iterable(map(paths_in, folders))])
+
+
 def own_folders(place: Path) -> list[Path]:
     """The folders in a place that hardneg wrote, which are no data."""
-    inside = sorted(path for path in place.iterdir() if not is_hidden(path, place) and path.is_dir())
+    inside = [path for path in paths_in(place) if not is_hidden(path, place) and path.is_dir()]
     return [folder for folder in inside if is_own(folder)]
 
 
@@ -57,7 +71,7 @@ def is_table(path: Path, place: Path) -> bool:
 
 
 def is_hidden(path: Path, place: Path) -> bool:
-    """Whether a file or a folder below a place that leads to it is hidden, or is one that ``datasets`` adds."""
+    """Whether a file or a folder below a place that leads to it is hidden, or is one that ``datasets`` or a disk adds."""
     return any(NO_TABLES.fullmatch(part) for part in path.relative_to(place).parts)
 
 

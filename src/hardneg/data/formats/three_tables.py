@@ -31,7 +31,7 @@ from hardneg.data.formats.folders import (
     trec_judgements,
 )
 from hardneg.data.formats.lines import Fields, empty_file, id_of, read_lines, text_of
-from hardneg.data.formats.table_files import CORPORA, is_hidden, own_folders, split_of, table_files, tell_own
+from hardneg.data.formats.table_files import CORPORA, is_hidden, paths_inside, split_of, table_files, tell_own
 from hardneg.data.formats.tables import JSON, TSV, columns_of, read_rows, suffix_of
 from hardneg.data.record_source import JudgementRecord, QueryRecord, Source, file_digests
 from hardneg.errors import InputError
@@ -143,9 +143,7 @@ def tables_by_kind(place: Path) -> dict[str, list[Path]]:
 
 
 def _files_by_kind(place: Path) -> dict[str, list[Path]]:
-    own = own_folders(place)
-    lines = {path for pattern in ("*", "*/*") for path in place.glob(pattern) if _is_plain(path)}
-    lines = {path for path in lines if path.parent not in own and not is_hidden(path, place)}
+    lines = {path for path in paths_inside(place) if _is_plain(path) and not is_hidden(path, place)}
     lines = {path for path in lines if path.is_file() and not is_manifest(sidecar_of(path), "run")}
     found: dict[str, list[Path]] = {kind: [] for kind in KINDS}
     for path in sorted({*table_files(place), *lines}):
