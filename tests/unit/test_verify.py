@@ -1,7 +1,10 @@
 """`hardneg verify` and `hardneg doctor`: damaged files are found in every place, and named."""
 
 import json
+import os
 import re
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -103,6 +106,36 @@ def test_everything_in_a_folder_is_checked_and_all_faults_are_told(tmp_path):
     expected = [(str(two / "deep/text.txt"), "WRONG_SIZE"), (str(three / "more.txt"), "EXTRA_FILE")]
     assert faults(tmp_path) == faults(tmp_path / "deep", one) == expected
     assert faults(one) == []
+
+
+def test_a_folder_that_is_closed_is_not_called_whole(tmp_path, monkeypatch):
+    one, two = thing(tmp_path / "one"), thing(tmp_path / "closed/two")
+
+    def listed(folder, real):
+        if Path(folder) == two.parent:
+            raise PermissionError(13, "Permission denied", str(folder))
+        return real(folder)
+
+    for name in ("listdir", "scandir"):  # root may open all folders
+        monkeypatch.setattr(os, name, partial(listed, real=getattr(os, name)))
+    for place in (tmp_path, two.parent):
+        assert faults(place) == [(str(two.parent), "UNREADABLE")]
+    assert [place["whole"] for place in hn.verify(tmp_path)["checked"]] == [True, False]
+    assert faults(one) == []
+
+
+def test_links_to_folders_are_followed_once(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    thing(here / "one")
+    corrupt = thing(there / "deep/two")
+    flip(corrupt / "deep/text.txt", 1)
+    (there / f"{TEMPORARY}-left").mkdir()
+    for name, target in {"a": there, "b": there, "again": here, "up": tmp_path, "two": corrupt}.items():
+        (here / name).symlink_to(target)
+    report = hn.verify(here)
+    assert [place["path"] for place in report["checked"]] == [str(here / "one"), str(here / "a/deep/two")]
+    assert faults(here) == [(str(here / "a/deep/two/deep/text.txt"), "CORRUPT")]
+    assert report["leftovers"] == [str(here / f"a/{TEMPORARY}-left")]
 
 
 def test_what_a_kind_promises_is_checked_too(tmp_path):

@@ -31,7 +31,15 @@ from hardneg.search.embedding_store import Embeddings
 from hardneg.search.runs import KIND as RUN
 from hardneg.search.runs import load_run
 from hardneg.storage import artifacts
-from hardneg.storage.artifacts import MANIFEST, Manifest, check_files, digest_file, read_json, read_manifest
+from hardneg.storage.artifacts import (
+    MANIFEST,
+    Manifest,
+    check_files,
+    digest_file,
+    read_json,
+    read_manifest,
+    reading,
+)
 from hardneg.storage.disk import TEMPORARY
 from hardneg.storage.places import check_readable
 
@@ -64,7 +72,8 @@ def verify(*paths: Place) -> dict[str, Any]:
 
     Parameters
     ----------
-    paths : artefacts, run files, experiments or any folders of them; everything in them is checked.
+    paths : artefacts, run files, experiments or any folders of them; everything in them is checked, also behind
+        links to folders.
 
     Returns
     -------
@@ -152,19 +161,45 @@ def attempt(one: Verifiable, digest: Digest) -> tuple[tuple[int, int], HardnegEr
 
 
 def verifiable_at(place: Path) -> Iterator[Verifiable]:
-    """Yield what can be verified at and below a place; nothing inside an artefact is verified on its own."""
+    """Yield what can be verified at and below a place; nothing inside an artefact is verified on its own.
+
+    Links to folders are followed. A folder that is closed to this user is a fault.
+    """
     if place.is_file():
         yield from verifiable_file(place)
         return
-    for folder, folders, files in os.walk(place):
-        here = Path(folder)
+    closed: list[OSError] = []
+    for here, folders, files in walk(place, closed.append):
         if MANIFEST in files:
             folders.clear()
             yield Verifiable(here, kind_of(here), check_artifact)
             continue
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        folders[:] = [name for name in folders if not name.startswith(".")]
         for name in sorted(files):
             yield from verifiable_file(here / name, alone=False)
+    for fault in closed:
+        if not isinstance(fault, FileNotFoundError):  # somebody deleted it meanwhile
+            yield Verifiable(Path(fault.filename), "folder", check_open)
+
+
+def walk(
+    place: Path, told: Callable[[OSError], object] | None = None
+) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """Walk down from a place as ``os.walk`` does, then from each folder that a link on the way leads to, once.
+
+    A link to a folder above the place is not followed. ``told`` is called for each folder that cannot be listed.
+    """
+    top, seen, waiting = place.resolve(), set(), [place]
+    while waiting:
+        for folder, folders, files in os.walk(waiting.pop(0), onerror=told):
+            here, real = Path(folder), Path(folder).resolve()
+            if real in seen or real in top.parents:
+                folders.clear()
+                continue
+            seen.add(real)
+            folders.sort()
+            yield here, folders, files
+            waiting += [here / name for name in folders if os.path.islink(here / name)]
 
 
 def verifiable_file(file: Path, *, alone: bool = True) -> Iterator[Verifiable]:
@@ -195,6 +230,13 @@ def check_artifact(path: Path, digest: Digest) -> tuple[int, int]:
     manifest = artifacts.verify(path, digest)
     INVARIANTS.get(manifest.kind, lambda path: None)(path)
     return extent(manifest)
+
+
+def check_open(path: Path, digest: Digest) -> tuple[int, int]:
+    """Refuse a folder that is closed to this user: nobody knows what is in it."""
+    with contextlib.suppress(FileNotFoundError), reading(path):
+        os.listdir(path)
+    return 0, 0
 
 
 def check_run(path: Path, digest: Digest) -> tuple[int, int]:
@@ -258,6 +300,6 @@ FILES: dict[str, tuple[str, Check]] = {
 
 def leftovers_below(folder: Path) -> Iterator[Path]:
     """Yield temporaries below a folder, whether their processes live or not."""
-    for place, folders, files in os.walk(folder):
-        yield from (Path(place) / name for name in sorted([*folders, *files]) if name.startswith(TEMPORARY))
+    for place, folders, files in walk(folder):
+        yield from (place / name for name in sorted([*folders, *files]) if name.startswith(TEMPORARY))
         folders[:] = [name for name in folders if not name.startswith(TEMPORARY)]

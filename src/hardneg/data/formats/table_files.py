@@ -71,7 +71,7 @@ def is_table(path: Path, place: Path) -> bool:
 
 
 def is_hidden(path: Path, place: Path) -> bool:
-    """Whether a file or a folder below a place that leads to it is hidden, or is one that ``datasets`` or a disk adds."""
+    """Whether a file below a place, or a folder on the way, is hidden or one that ``datasets`` or a disk adds."""
     return any(NO_TABLES.fullmatch(part) for part in path.relative_to(place).parts)
 
 
