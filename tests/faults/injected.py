@@ -4,11 +4,13 @@ import contextlib
 import errno
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 
 from hardneg.errors import HardnegError
 from hardneg.storage import disk
+from hardneg.storage.digests import TABLE, cache_root
 from hardneg.storage.disk import TEMPORARY
 
 # The form of a fault's line, and the files that are only for people and differ from run to run.
@@ -47,6 +49,16 @@ def flip(path, position, bit=0):
 def settle(path):
     """Make a file look old enough that its digest is remembered."""
     os.utime(path, ns=(10**18, 10**18))
+
+
+def rot(path, position):
+    """Flip one bit as a failing disk does: no time of the file changes, so its remembered digest still counts."""
+    before = path.stat()
+    flip(path, position)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with contextlib.closing(sqlite3.connect(cache_root() / "digests.sqlite")) as database, database:
+        change = f"UPDATE {TABLE} SET ctime = ? WHERE inode = ? AND ctime = ?"
+        database.execute(change, (path.stat().st_ctime_ns, before.st_ino, before.st_ctime_ns))
 
 
 def dead_pid():

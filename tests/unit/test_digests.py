@@ -1,6 +1,7 @@
 """Digests of values and files, and how they are remembered."""
 
 import os
+import sqlite3
 
 import pytest
 
@@ -28,10 +29,10 @@ def test_a_remembered_digest_is_not_computed_again(tmp_path):
     file = tmp_path / "big"
     file.write_bytes(b"one")
     settle(file)
+    os.link(file, tmp_path / "link")
     digest = cached_digest(file)
     assert digest == digest_file(file)
     (tmp_path / "copy").write_bytes(b"one")
-    os.link(file, tmp_path / "link")
     with uncalled(digests, "digest_file", control=lambda: cached_digest(tmp_path / "copy")):
         assert cached_digest(file) == cached_digest(tmp_path / "link") == digest
 
@@ -47,14 +48,16 @@ def test_a_small_file_is_hashed_anew(tmp_path, monkeypatch):
         assert (tmp_path / "cache/digests.sqlite").exists() is remembered
 
 
-@pytest.mark.parametrize("change", ["content", "size", "other file"])
+@pytest.mark.parametrize("change", ["content", "content with the old time", "size", "other file"])
 def test_a_remembered_digest_notices_a_change(tmp_path, change):
     file = tmp_path / "big"
     file.write_bytes(b"one")
     settle(file)
     before = cached_digest(file)
-    if change == "content":
+    if change.startswith("content"):
         file.write_bytes(b"two")
+        if change != "content":
+            settle(file)
     elif change == "size":
         file.write_bytes(b"four")
         settle(file)
@@ -73,6 +76,36 @@ def test_a_change_within_one_tick_of_the_clock_is_noticed(tmp_path):
     file.write_bytes(b"two")
     os.utime(file, ns=(moment, moment))
     assert cached_digest(file) == digest_file(file)
+
+
+def test_who_may_write_into_a_shared_cache_is_for_the_umask_to_say(tmp_path, monkeypatch):
+    monkeypatch.setenv("HARDNEG_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "big"
+    file.write_bytes(b"one")
+    settle(file)
+    before = os.umask(0o002)
+    try:
+        cached_digest(file)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "cache/digests.sqlite").stat().st_mode & 0o777 == 0o664
+
+
+def test_with_a_cache_that_may_only_be_read_a_file_is_hashed_once(tmp_path, monkeypatch):
+    known, new, hashed = tmp_path / "known", tmp_path / "new", []
+    for file in (known, new):
+        file.write_bytes(file.name.encode())
+        settle(file)
+    cached_digest(known)
+
+    def read_only(place, real=sqlite3.connect, **options):
+        return real(f"file:{place}?mode=ro", uri=True, **options)
+
+    monkeypatch.setattr(digests.sqlite3, "connect", read_only)
+    monkeypatch.setattr(digests, "digest_file", lambda path: hashed.append(path) or digest_file(path))
+    for file in (known, new, new):
+        assert cached_digest(file) == digest_file(file)
+    assert hashed == [new, new]
 
 
 def test_without_a_writable_cache_digests_are_computed(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 
 import hardneg as hn
-from faults.injected import dead_pid, flip, settle
+from faults.injected import dead_pid, flip, rot, settle
 from hardneg.api import doctor
 from hardneg.config import Settings
 from hardneg.data.formats.trec import sidecar_of, write_run
@@ -88,8 +88,7 @@ def test_an_artefact_is_checked_byte_by_byte(tmp_path, monkeypatch):
     assert hn.verify(path) == {"whole": True, "checked": [entry], "faults": [], "leftovers": []}
     settle(file)
     open_artifact(path, "thing")  # its digest is remembered
-    flip(file, 1)
-    settle(file)
+    rot(file, 1)
     open_artifact(path, "thing")
     assert faults(path) == [(str(file), "CORRUPT")]
 

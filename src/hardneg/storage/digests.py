@@ -16,6 +16,9 @@ from hardneg.errors import SettingsError
 SETTLED_NS = 2_000_000_000  # coarsest clock of a file system: a file this fresh may change and keep its time
 LARGE = 1 << 18  # bytes; a smaller file is hashed in less time than it takes to ask the database for it
 
+TABLE = "digests_by_ctime"  # rows of the older table, digests, lack the ctime
+KEY = "device, inode, size, mtime, ctime"  # numbers
+
 
 def canonical_json(value: Any) -> bytes:
     """JSON with one spelling: sorted keys, no blanks, so that equal values have equal digests."""
@@ -63,27 +66,31 @@ def in_home(path: str) -> Path:
 
 
 def cached_digest(path: Path) -> str:
-    """The SHA-256 of a file; a large one's is kept across processes by (device, inode, size, time of change)."""
+    """The SHA-256 of a file; a large one's is kept across processes by (device, inode, size, times of change).
+
+    Everybody may set the time of the content (mtime), and only the system that of the file (ctime).
+    """
     status = path.stat()
     if status.st_size < LARGE or time.time_ns() - status.st_mtime_ns < SETTLED_NS:
         return digest_file(path)
-    identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    digest = None
     try:
-        cache_root().mkdir(parents=True, exist_ok=True)
-        with (
-            contextlib.closing(sqlite3.connect(cache_root() / "digests.sqlite", timeout=10)) as database,
-            database,
-        ):
-            database.execute(
-                "CREATE TABLE IF NOT EXISTS digests (device INTEGER, inode INTEGER, size INTEGER,"
-                " mtime INTEGER, sha256 TEXT, PRIMARY KEY (device, inode, size, mtime))"
-            )
-            query = "SELECT sha256 FROM digests WHERE device=? AND inode=? AND size=? AND mtime=?"
-            row = database.execute(query, identity).fetchone()
-            if row:
+        with contextlib.closing(_database()) as database, database:
+            database.execute(f"CREATE TABLE IF NOT EXISTS {TABLE} ({KEY}, sha256 TEXT, PRIMARY KEY ({KEY}))")
+            query = f"SELECT sha256 FROM {TABLE} WHERE ({KEY}) = (?,?,?,?,?)"
+            if row := database.execute(query, identity).fetchone():
                 return str(row[0])
             digest = digest_file(path)
-            database.execute("INSERT OR REPLACE INTO digests VALUES (?,?,?,?,?)", (*identity, digest))
-            return digest
+            database.execute(f"INSERT OR REPLACE INTO {TABLE} VALUES (?,?,?,?,?,?)", (*identity, digest))
     except (sqlite3.Error, OSError, SettingsError):  # without a writable cache the file is verified all the same
-        return digest_file(path)
+        pass
+    return digest or digest_file(path)
+
+
+def _database() -> sqlite3.Connection:
+    """The database of digests, made as the umask says: SQLite itself would let nobody else write into it."""
+    file = cache_root() / "digests.sqlite"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    os.close(os.open(file, os.O_RDONLY | os.O_CREAT, 0o666))
+    return sqlite3.connect(file, timeout=10)
