@@ -295,6 +295,19 @@ def test_a_diagnosis_needs_no_healthy_machine(monkeypatch, tmp_path):
     assert found["missing"]["dev"] == "pip install 'hardneg[dev]'"
 
 
+def test_an_extra_lacks_what_the_extras_in_it_lack(monkeypatch):
+    lines = [
+        'numpy>=2; extra == "arrays"',
+        'absent-one[more]>=1; extra == "report"',
+        'hardneg[arrays,report]; extra == "dev"',
+        'absent-two; extra == "dev"',
+        'hardneg[dev]; extra == "bench"',
+    ]
+    monkeypatch.setattr(doctor.importlib.metadata, "requires", lambda name: lines)
+    lacked = {"report": "lacks absent-one"} | dict.fromkeys(("dev", "bench"), "lacks absent-one, absent-two")
+    assert doctor.extras() == {"arrays": "complete"} | lacked
+
+
 def test_nothing_to_verify_is_not_called_whole():
     with pytest.raises(SettingsError, match="nothing is given to verify"):
         hn.verify()

@@ -9,7 +9,7 @@ import re
 import resource
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -143,12 +143,23 @@ def cache() -> dict[str, Any]:
 
 def extras() -> dict[str, Any]:
     """The state of each extra: complete, or the packages that it lacks."""
-    lacking: dict[str, list[str]] = {}
+    needed: dict[str, list[str]] = {}  # packages, and other extras as "hardneg[NAME,NAME]"
     for line in importlib.metadata.requires("hardneg") or []:
-        match = re.match(r"([\w.-]+).*;.*extra == ['\"]([\w-]+)['\"]", line)
-        if match and match[1] != "hardneg":
-            lacking.setdefault(match[2], []).extend([] if installed(match[1]) else [match[1]])
-    return {extra: f"lacks {', '.join(names)}" if names else "complete" for extra, names in lacking.items()}
+        if match := re.match(r"([\w.-]+(?:\[[\w,.-]+\])?).*;.*extra == ['\"]([\w-]+)['\"]", line):
+            needed.setdefault(match[2], []).append(match[1])
+    lacking = {extra: ", ".join(dict.fromkeys(lacked(extra, needed))) for extra in needed}
+    return {extra: f"lacks {names}" if names else "complete" for extra, names in lacking.items()}
+
+
+def lacked(extra: str, needed: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield the packages that an extra, and the extras in it, lack."""
+    for one in needed.get(extra, ()):
+        name, _, inner = one.rstrip("]").partition("[")
+        if name == "hardneg":
+            for other in inner.split(","):
+                yield from lacked(other, needed)
+        elif not installed(name):
+            yield name
 
 
 def gib(size: int) -> str:
