@@ -361,3 +361,34 @@ def test_a_text_with_nothing_to_see_is_empty(tmp_path, text, rows):
         import_collection(str(place), tmp_path / "c")
     found = hn.check_import(str(place))
     assert ["EMPTY_TEXT" in str(fault) for fault in found.faults] == [True]
+
+
+PAIRS = [{"query": f"question {i}", "positive": f"text {i}"} for i in range(30)]
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "at"),
+    [
+        ("train.jsonl", [*PAIRS[:3], "", *PAIRS[3:]], 4),
+        ("train.jsonl", ["# question, text", *PAIRS], 1),
+        ("train.json", ["[", *(f"{json.dumps(row)}," for row in PAIRS[:10]), "]"], 12),
+    ],
+)
+def test_a_damaged_record_hides_no_format(tmp_path, name, lines, at):
+    """It is counted, and the good records are read as what they are, in a folder as in a file."""
+    (tmp_path / "in").mkdir()
+    (file := tmp_path / "in" / name).write_text(jsonl(lines))
+    good = sum(line in PAIRS or "query" in line for line in lines)
+    for place in (tmp_path / "in", file, f"pairs:{tmp_path / 'in'}"):
+        found = hn.check_import(str(place))
+        assert (found.format, found.queries, found.total) == ("pairs", good, 1)
+        assert [(fault.code, fault.line) for fault in found.faults] == [("BAD_JSON", at)]
+        with pytest.raises(InputError, match=f":{at}: BAD_JSON"):
+            import_collection(str(place), tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
+def test_of_a_file_without_any_record_the_first_fault_is_told(tmp_path):
+    (tmp_path / "train.jsonl").write_text("no json\n" * 1000)
+    with pytest.raises(InputError, match=r"train\.jsonl:1: BAD_JSON"):
+        hn.check_import(str(tmp_path / "train.jsonl"))

@@ -84,12 +84,13 @@ class _Window:
     def value(self) -> Any:
         """Parse and return the next JSON value; raises :class:`InputError` if it is not valid."""
         while True:
+            begin = self.at
             try:
                 value, end = _DECODE(self.text, self.at)
             except json.JSONDecodeError as fault:
                 cut = fault.pos >= len(self.text) - _TAIL or fault.msg.startswith("Unterminated string")
                 if not (cut and self._room() and self.grow()):
-                    self.move(fault.pos)
+                    self.move(self.at + fault.pos - begin)  # the window may have moved in the text
                     raise self.fault(f"not valid JSON ({fault.msg})") from fault
             except (ValueError, RecursionError) as fault:
                 raise self.fault(why_not_json("[", fault)) from fault

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hardneg.data.formats.arrays import read_records
-from hardneg.data.formats.faults import refuse
+from hardneg.data.formats.faults import collecting, refuse
 from hardneg.data.formats.lines import CR_ALONE, LF_OR_CRLF, Fields, empty_file, read_lines
 from hardneg.errors import InputError, SettingsError
 from hardneg.shown import counted
@@ -64,14 +64,40 @@ def read_rows(path: Path) -> Iterator[tuple[int, Fields]]:
 
 
 def columns_of(path: Path) -> list[str]:
-    """The names of a table's columns; of JSON the fields of its first records."""
+    """The names of a table's columns; of JSON the fields of its first records that can be read.
+
+    Raises
+    ------
+    InputError : none of these can be read.
+    SettingsError : the file needs a package that is not installed.
+    """
     suffix = suffix_of(path)
     if suffix in (*CSV, *TSV):
         return next(read_cells(path, quoted=suffix in CSV), (1, []))[1]
     if suffix in (*PARQUET, *ARROW):
         with _opened(path) as table:
             return _names(path, table)
-    return list(dict.fromkeys(name for _, fields in islice(read_records(path), PEEKED) for name in fields))
+    return _fields_of(path)
+
+
+def _fields_of(path: Path) -> list[str]:
+    """The fields of the first records of a JSON file; of damaged ones its reader will tell, line by line."""
+    names, faults = dict[str, None](), list[InputError]()
+
+    def add(fault: InputError) -> None:
+        faults.append(fault)
+        if len(faults) >= PEEKED:
+            raise fault
+
+    try:
+        with collecting(add):
+            for _, fields in islice(read_records(path), PEEKED):
+                names |= dict.fromkeys(fields)
+    except InputError as fault:
+        faults.append(fault)
+    if faults and not names:
+        raise faults[0]
+    return list(names)
 
 
 # ---------------------------------------------------------------- CSV and TSV
