@@ -455,7 +455,7 @@ def test_where_dev_would_need_half_of_the_passages_it_is_judged_among_all(train,
     assert Judge(data, parse_measures("RR@10"), tmp_path, dev_passages=2).judged_among == {}
     monkeypatch.setattr("hardneg.diagnostics.judge.MOST", 0.5)
     said = []
-    monkeypatch.setattr("hardneg.diagnostics.results.note", said.append)
+    monkeypatch.setattr("hardneg.diagnostics.results.say", said.append)
     results, out = train("warmup", "many", measure_every=2, keep="best", dev_passages=100)
     assert results["dev_among"] == {"first": 100, "passages": 120, "of": 120}
     assert dev_of_unfinished(out) == (results["dev_among"], None, None)
@@ -465,7 +465,7 @@ def test_where_dev_would_need_half_of_the_passages_it_is_judged_among_all(train,
 
 def test_training_says_among_which_passages_dev_is_judged(train, monkeypatch):
     said = []
-    monkeypatch.setattr("hardneg.diagnostics.results.note", said.append)
+    monkeypatch.setattr("hardneg.diagnostics.results.say", said.append)
     results, out = train("warmup", "few", measure_every=2, keep="best", dev_passages=1)
     passages = results["dev_among"]["passages"]
     assert f"dev is judged among {passages} of 120 passages" in said[0]

@@ -74,6 +74,16 @@ def test_the_best_rate_goes_on_as_if_it_were_alone(train, recipe, rates):
     assert found["of"][f"{GOOD:g}"] > found["of"][f"{RUINOUS:g}"]
 
 
+def test_the_log_says_how_each_rate_and_each_state_did(train):
+    results, path = train("warmup", "tried", learning_rate=[GOOD, RUINOUS], dev_passages=2)
+    log = (path / "log.txt").read_text()
+    assert rate_sentence(results) in log
+    for state in ("bm25", "untrained", "final"):
+        dev, test = (results[split][state]["RR@10"] for split in ("dev", "test"))
+        assert f": {state}: dev RR@10 {dev:.4f}, test RR@10 {test:.4f}\n" in log
+    assert "dev is judged among" in log
+
+
 def test_what_a_trial_measures_is_the_state_after_its_steps(train):
     results, _ = train("warmup", "tried", learning_rate=[GOOD, RUINOUS])
     single, _ = train("warmup", "stopped", learning_rate=RUINOUS, stop_step=2)

@@ -38,7 +38,7 @@ from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
 from hardneg.process import stages
 from hardneg.process.distributed import by_leader, is_leader
-from hardneg.process.progress import note, say
+from hardneg.process.progress import say
 from hardneg.records import Run
 from hardneg.storage.artifacts import read_manifest
 from hardneg.training.stage import RETRIEVER
@@ -221,7 +221,7 @@ def told(one: Measured) -> dict[str, Any]:
 def note_among(judge: Judge) -> None:
     """Say among which passages dev is judged, if not among all."""
     if (rows := judge.judged_among.get("dev")) is not None:
-        note(
+        say(
             f"dev is judged among {len(rows):,} of {judge.data.collection.n_passages:,} passages: the positives,"
             f" and BM25's first {judge.dev_passages:,} for each query; so its figures are too high"
         )
@@ -241,7 +241,7 @@ def note_state(one: Measured, measure: Measure) -> None:
         f"{split} {measure} {evaluation.means[str(measure)]:.4f}"
         for split, evaluation in reversed([*one.evaluations.items()])
     ]
-    note(f"{shown(one.record.name)}: {', '.join(found) or 'done'}")
+    say(f"{shown(one.record.name)}: {', '.join(found) or 'done'}")
 
 
 def note_cost(seen: Seen, measure: Measure, how: str) -> None:

@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from hardneg.diagnostics.kept import rate_sentence
 from hardneg.errors import ArtifactError, NumericError
 from hardneg.experiment.layout import TrialFolder
 from hardneg.experiment.metrics import Metrics
-from hardneg.experiment.trials import KIND, Trial, best_of, read_trial, read_trials
+from hardneg.experiment.trials import KIND, Trial, best_of, rates_told, read_trial, read_trials
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.process import stages
 from hardneg.process.distributed import by_leader, is_leader, world_size
@@ -100,6 +101,8 @@ class RateTrials:
         if (best := best_of(trials)) is None:
             by_leader(self._drop_all)  # so that the next run says what was wrong, too
             raise fault or NumericError("NOT_FINITE", "no learning rate led to finite weights", "give lower ones")
+        if is_leader() and (told := rate_sentence(rates_told(self.layout))):
+            say(told)
         self._go_on_from(best)
 
     def _is_trained(self) -> bool:
