@@ -2,7 +2,9 @@
 
 import inspect
 import json
+import random
 import re
+import string
 import sys
 from itertools import combinations
 from types import SimpleNamespace
@@ -51,6 +53,18 @@ def test_signatures_estimate_the_resemblance():
     for i, j in combinations(range(4), 2):
         assert abs((marks[i] == marks[j]).mean() - resemblance(texts[i], texts[j])) < 0.2
     assert (marks[0] == marks[3]).all()
+
+
+def test_long_texts_are_compared_from_their_beginning_to_their_end():
+    rng = random.Random(3)
+
+    def words(count):
+        return "".join(rng.choice(string.ascii_lowercase + " ") for _ in range(count))
+
+    head, foot, body = words(3000), words(3000), words(9000)
+    texts = [head + words(9000), head + words(9000), words(9000) + foot, head + words(9000) + foot]
+    marks = signatures([*texts, body, body[:4000] + words(200) + body[4000:], body + "x"])
+    assert (near(marks, marks, itself=True) >= 0).tolist() == [False] * 4 + [True] * 3
 
 
 def test_short_and_empty_texts_have_signatures_too():
