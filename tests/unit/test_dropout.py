@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from hardneg.models.dropout import FastDropout, drop, use_fast_dropout
+from hardneg.models import dropout
+from hardneg.models.dropout import FastDropout, drop, seed_draws, use_fast_dropout
 
 
 def test_drops_its_share_and_scales_what_is_kept():
@@ -14,6 +15,18 @@ def test_drops_its_share_and_scales_what_is_kept():
     dropped = drop(torch.ones(500_000), 0.1)
     assert (dropped == 0).float().mean().item() == pytest.approx(0.1, abs=2e-3)
     assert dropped.unique().tolist() == pytest.approx([0.0, 1 / 0.9], rel=1e-4)
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_a_seed_reaches_other_devices_where_there_are_some(monkeypatch, others):
+    torch.manual_seed(5)
+    expected = torch.rand(3).tolist()
+    of_all, seeded = torch.manual_seed, []
+    monkeypatch.setattr(torch, "manual_seed", lambda seed: seeded.append(seed) or of_all(seed))
+    monkeypatch.setattr(dropout, "_other_devices", lambda: others)
+    seed_draws(5)
+    assert torch.rand(3).tolist() == expected
+    assert seeded == [5] * others
 
 
 def test_every_place_is_drawn_on_its_own():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,23 @@ from torch import Tensor, nn
 from hardneg.process.cpu import draws_dropout
 
 STEPS = 1 << 16  # on the CPU probabilities are rounded to multiples of 1 / STEPS: one word gives four draws
+
+
+def seed_draws(seed: int) -> None:
+    """Seed torch's random numbers, of which dropout is drawn, on the CPU and on every other device there is.
+
+    Where there is none, ``torch.manual_seed`` would still write down the whole Python stack at each
+    call: one to two milliseconds.
+    """
+    if _other_devices():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
+
+
+@functools.cache
+def _other_devices() -> bool:
+    return torch.accelerator.is_available()
 
 
 def drop(x: Tensor, p: float) -> Tensor:

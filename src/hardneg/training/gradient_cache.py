@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from hardneg.models.bi_encoder import Encode
+from hardneg.models.dropout import seed_draws
 from hardneg.models.packing import plan_batches, upload
 from hardneg.records import Side, TokenBatch
 
@@ -26,7 +27,7 @@ def cached(encode: Encode, budget: int) -> Encode:
         seeds = torch.randint(1 << 62, (len(plan),)).tolist()  # one for the dropout of each chunk
 
         def encode_chunk(number: int) -> Tensor:
-            torch.manual_seed(seeds[number])
+            seed_draws(seeds[number])
             return encode(tokens.take(plan[number]), side)
 
         # Autograd stays on, although the graph is dropped at once: without autograd, torch may choose other

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from hardneg import keyed_random
 from hardneg.errors import NumericError
+from hardneg.models.dropout import seed_draws
 from hardneg.process.distributed import member
 from hardneg.training.gradient_sums import GradientSums, add_gradients
 from hardneg.training.optim import Schedule
@@ -97,7 +98,7 @@ def train_steps(
     with GradientSums(in_order(model, parameters)) as sums:
         for index in range(start, stop):
             batch = batches(index)
-            torch.manual_seed(dropout_seed(seed, index))
+            seed_draws(dropout_seed(seed, index))
             loss, facts = backward(objective, batch, sums.early)
             asked_to_stop = add_gradients(sums)
             facts |= probe(index)
