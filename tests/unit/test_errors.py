@@ -4,6 +4,7 @@ import ast
 import functools
 import pickle
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,27 @@ def test_a_fault_is_one_line_with_its_place():
         Path("a/b.tsv"),
         7,
     )
+
+
+@pytest.mark.parametrize("code", ["NOT_FOUND", "UNKNOWN_FORMAT", "WRONG_KIND", "UNKNOWN_LANGUAGE", "BAD_UNICODE"])
+def test_docstrings_name_the_class_of_a_fault(tmp_path, code):
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    (tmp_path / "config.json").write_text("{}")
+    passages = {"1": "one", "2": "two"}
+    call, *given = {
+        "NOT_FOUND": (hardneg.open_collection, tmp_path / "nothing"),
+        "UNKNOWN_FORMAT": (hardneg.open_collection, "foo:bar"),
+        "WRONG_KIND": (hardneg.open_collection, tmp_path),
+        "UNKNOWN_LANGUAGE": (partial(hardneg.Collection.from_lists, language="xx"), passages),
+        "BAD_UNICODE": (hardneg.Searcher.search, None, "\ud800"),
+    }[code]
+    if code == "BAD_UNICODE":
+        collection = hardneg.Collection.from_lists(passages, to=tmp_path / "c")
+        given[0] = hardneg.open_searcher(collection, bm25=True, cache=tmp_path / "cache")
+    with pytest.raises(HardnegError, match=code) as caught:
+        call(*given)
+    documented = getattr(call, "func", call)
+    assert f"{type(caught.value).__name__}\n" in documented.__doc__.replace(" :", "\n")
 
 
 def test_a_line_without_a_path_names_no_line():

@@ -244,9 +244,11 @@ def open_collection(data: Data, *, cache: Place | None = None) -> Collection:
     Raises
     ------
     InputError
-        A record is wrong; nothing is kept.
+        There is nothing at this place, its format is not recognised, or a record is wrong; nothing is kept.
     SettingsError
-        There is nothing at this place, or its format is not known.
+        What stands before the colon is no format.
+    ArtifactError
+        This is something else that hardneg wrote, such as a model or an experiment.
     """
     return collection_of(data, cache_at(cache))
 

@@ -49,6 +49,7 @@ class Searcher:
         Raises
         ------
         SettingsError : a text is blank; the searcher is closed.
+        InputError : a text holds half of a surrogate pair.
         """
         self._check_open()
         at_least("k", k)

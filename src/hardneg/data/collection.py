@@ -173,6 +173,8 @@ class Collection(Shown):
         ------
         InputError
             A list is of another shape, or a record is wrong; nothing is published.
+        SettingsError
+            BM25 has no analyser for the language.
         """
         source = source_from_lists(
             passages,
@@ -211,6 +213,8 @@ class Collection(Shown):
         ------
         InputError
             The rows are of another shape, or a row is wrong; nothing is published.
+        SettingsError
+            BM25 has no analyser for the language.
         """
         return cls._made_of(source_from_pairs(rows), language, to, Rules(allow_empty, False, on_duplicate))
 

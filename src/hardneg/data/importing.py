@@ -137,7 +137,9 @@ def import_collection(
     Raises
     ------
     InputError
-        A record is wrong; its file and line are named and nothing is published.
+        A record is wrong; its file and line are named and nothing is published. Or the format is not recognised.
+    SettingsError
+        There is no such format or language.
     BusyError
         Another process imports to this place.
     """
