@@ -12,11 +12,12 @@ from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import read_run
 from hardneg.data.training_data import choose_splits
 from hardneg.diagnostics.cards import card_metadata, model_card
+from hardneg.diagnostics.choice import choose
 from hardneg.diagnostics.curves import draw_learning_curve, learning_curve, smooth
 from hardneg.diagnostics.forgetting import forgetting
 from hardneg.diagnostics.judge import Judge, evaluation_depth
 from hardneg.diagnostics.measured import Measured, with_figures
-from hardneg.diagnostics.results import draw_curve, is_measured, write_runs
+from hardneg.diagnostics.results import EvaluationPlan, draw_curve, is_measured, results_of, write_runs
 from hardneg.diagnostics.seeds import pool_seeds, spread
 from hardneg.diagnostics.summary import compare_states, ranks_of, summarize
 from hardneg.evaluation.measures import Evaluation, parse_measures
@@ -87,6 +88,21 @@ def test_results_hold_every_state_the_tests_and_forgetting(seen):
     assert results["comparisons"][0]["difference"] == 0.25
     assert results["comparisons"][2]["difference"] == 0.5
     json.dumps(results, allow_nan=False)
+
+
+@pytest.mark.parametrize("asked", ["all", "judged"])
+def test_the_page_names_every_entry_of_the_results(seen, asked):
+    page = (
+        (Path(__file__).parents[2] / "docs/reference/artefacts.md").read_text().partition("## `results.json`")[2]
+    )
+    seen = {
+        name: replace(one, record=replace(one.record, asked=asked, index={"kind": "pq"}))
+        for name, one in seen.items()
+    }
+    results = results_of(seen, choose("last", RR[0], {}, {"last": None}), EvaluationPlan(RR, depth=10, seed=0))
+    assert results["index"] == {"kind": "pq"}
+    assert ("informative" in results) == (asked == "all") != ("examined" in results)
+    assert {name for name in results if f"`{name}`" not in page} == set()
 
 
 def test_a_copy_of_the_untrained_model_is_not_tested_against_it():
