@@ -23,7 +23,6 @@ from hardneg.experiment.course import Course, course_of_episodes
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.negatives.candidates import ALL, Contains
-from hardneg.negatives.imported_pool import import_pool
 from hardneg.negatives.labels import current_positives
 from hardneg.negatives.mining import mine_pool
 from hardneg.negatives.mix import nearest
@@ -274,9 +273,7 @@ def episode_pool(
         if not training.settings.has_negatives(episode):
             return empty_pool(positives, episode, data.collection.digest)
         if given is not None:
-            keys = data.collection.text_keys
-            pool = import_pool(given, positives, episode, keys, contains, by_answers=data.by_answers)
-            return training.guided(pool)
+            return training.given_pool(given, positives, contains, episode=episode, by_answers=data.by_answers)
         told: dict[str, Any] = {"contains": contains, "guide": training.guide, "by_answers": data.by_answers}
         return mix_episode(training.settings, state, positives, previous, episode, **told)
 

@@ -29,10 +29,9 @@ from hardneg.models.recomputing import check_recomputing
 from hardneg.models.reinit import reinitialize
 from hardneg.models.source import ModelSource
 from hardneg.models.tokenizing import pair_store
-from hardneg.negatives.candidates import Contains, without_answers
-from hardneg.negatives.imported_pool import import_pool
+from hardneg.negatives.candidates import Contains
 from hardneg.negatives.labels import current_positives, with_pool_positives
-from hardneg.negatives.mining import Corpus, mine_candidates
+from hardneg.negatives.mining import Corpus
 from hardneg.negatives.mix import balanced, union
 from hardneg.negatives.pool import NegativePool, empty_pool
 from hardneg.process.distributed import by_leader
@@ -289,31 +288,14 @@ def ranker_pool(
     contains: Contains | None,
 ) -> NegativePool:
     """All negatives that may be drawn: those of a given pool, and those that are mined, as many of each source."""
-    settings, data, collection = training.settings, training.data, training.data.collection
+    settings, collection = training.settings, training.data.collection
     corpus = first.state or Corpus(collection, training.experiment.cache)
-    positives = current_positives(corpus, data, settings.depth, contains)
-    pools = [empty_pool(positives, EPISODE, collection.digest)]
-    if given is not None:
-        ours = without_answers(import_pool(given, positives, EPISODE, collection.text_keys), contains)
-        pools.append(training.guided(ours))
-    pools += [
-        mine_candidates(
-            corpus,
-            positives,
-            source,
-            episode=EPISODE,
-            depth=settings.depth,
-            count=settings.count,
-            seed=settings.seed,
-            filters=settings.filters,
-            guide=training.guide,
-            contains=contains,
-        )
-        for source in sources
-    ]
-    if len(pools) > 2:  # a step draws from all of them alike
-        pools[1:] = balanced(pools[1:], settings.seed, least=settings.negatives_per_query)
-    return union(pools)
+    positives = current_positives(corpus, training.data, settings.depth, contains)
+    pools = [] if given is None else [training.given_pool(given, positives, contains)]
+    pools += [training.mined(corpus, positives, contains, source, count=settings.count) for source in sources]
+    if len(pools) > 1:  # a step draws from all of them alike
+        pools = balanced(pools, settings.seed, least=settings.negatives_per_query)
+    return union([empty_pool(positives, EPISODE, collection.digest), *pools])
 
 
 def stage_of(

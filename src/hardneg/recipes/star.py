@@ -20,7 +20,6 @@ from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.losses import star as star_loss
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.negatives.candidates import Contains
-from hardneg.negatives.imported_pool import import_pool
 from hardneg.negatives.labels import current_positives
 from hardneg.negatives.pool import NegativePool
 from hardneg.process.distributed import by_leader
@@ -113,9 +112,8 @@ def static_negatives(
     """The top ``depth`` hits of the warm-up model without D+, or the given negatives."""
     positives = current_positives(state, training.data, training.settings.depth, contains)
     if given is not None:
-        keys, by_answers = training.data.collection.text_keys, training.data.by_answers
-        return training.guided(import_pool(given, positives, 1, keys, contains, by_answers=by_answers))
-    return training.top_of(state, positives, contains)
+        return training.given_pool(given, positives, contains, by_answers=training.data.by_answers)
+    return training.mined(state, positives, contains)
 
 
 def negatives_among(
@@ -130,7 +128,7 @@ def negatives_among(
     queries = visited(train, needed=needed, seed=settings.seed)
     positives = by_leader(positives_by_bm25, training, queries, settings.depth)
     miner = limited_miner(state, by_leader(passages_for, training, positives, hits))
-    pool = training.pool(1, inputs, partial(training.top_of, miner, positives), miner=miner)
+    pool = training.pool(1, inputs, partial(training.mined, miner, positives), miner=miner)
     miner.discard("passage")
     return pool
 

@@ -19,11 +19,12 @@ from hardneg.experiment.snapshot import ArchivedState, Snapshot
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.recomputing import recompute_layers
 from hardneg.models.saving import save_encoder
-from hardneg.negatives.candidates import ALL, Contains
+from hardneg.negatives.candidates import ALL, Contains, Filters
+from hardneg.negatives.imported_pool import import_pool
 from hardneg.negatives.labels import answers_of, with_pool_positives
-from hardneg.negatives.mining import mine_candidates
+from hardneg.negatives.mining import Corpus, mine_candidates
 from hardneg.negatives.pool import KIND as POOL
-from hardneg.negatives.pool import NegativePool, load_pool, save_pool
+from hardneg.negatives.pool import NegativePool, open_pool, save_pool
 from hardneg.negatives.scores import Guide
 from hardneg.process import stages
 from hardneg.process.distributed import by_leader, leader_first
@@ -61,15 +62,10 @@ class TrainingRun(Generic[S]):
         """The frozen model whose scores the bounds on mined negatives compare; None: the model that mines."""
         return None if self.frozen is None else self.frozen.guide
 
-    def guided(self, pool: NegativePool) -> NegativePool:
-        """A pool from elsewhere, filtered by the bounds on the guide's scores; without a guide, unchanged.
-
-        Scores that are distilled stay in it.
-        """
-        filters = getattr(self.settings, "filters", ALL)
-        if self.guide is None or filters == ALL:
-            return pool
-        return self.guide.filtered(pool, filters, keeps=self.frozen is not None and self.frozen.distills_stored)
+    @property
+    def filters(self) -> Filters:
+        """The bounds on negatives; a recipe without such settings has none."""
+        return getattr(self.settings, "filters", ALL)
 
     def searches_for(self, *, mined: bool) -> bool:
         """Whether an episode needs a search: if its negatives are mined, or the model finds the positives."""
@@ -218,27 +214,60 @@ class TrainingRun(Generic[S]):
             save_pool(pool, path, settings=self.settings.result_values() | dict(settings), inputs=inputs)
         return self.read_pool(path)
 
-    def top_of(
-        self, state: Snapshot, positives: Positives, contains: Contains | None, *, episode: int = 1
+    def mined(
+        self,
+        corpus: Snapshot | Corpus,
+        positives: Positives,
+        contains: Contains | None,
+        source: str = "query",
+        *,
+        episode: int = 1,
+        count: int | None = None,
     ) -> NegativePool:
-        """The top ``depth`` hits of a state for the queries of ``positives``, without D+ and within the bounds."""
-        settings = self.settings
+        """The top ``depth`` hits of a source for the queries of ``positives``, without D+ and within the bounds.
+
+        Parameters
+        ----------
+        source : ``query`` is the search of a state, which ``corpus`` then is.
+        count : entries to draw for a query; ``random`` needs it. None: all hits stay.
+        """
         return mine_candidates(
-            state,
+            corpus,
             positives,
-            "query",
+            source,
             episode=episode,
-            depth=settings.depth,
-            seed=settings.seed,
-            filters=getattr(settings, "filters", ALL),
+            depth=self.settings.depth,
+            count=count,
+            seed=self.settings.seed,
+            filters=self.filters,
             guide=self.guide,
             contains=contains,
         )
 
+    def given_pool(
+        self,
+        given: NegativePool,
+        positives: Positives,
+        contains: Contains | None,
+        *,
+        episode: int = 1,
+        by_answers: bool = False,
+    ) -> NegativePool:
+        """A pool from elsewhere for the queries of ``positives``, without D+; a guide keeps what its bounds allow.
+
+        Scores that are distilled stay in it. ``by_answers`` is used as in
+        :func:`~hardneg.negatives.imported_pool.import_pool`.
+        """
+        keys = self.data.collection.text_keys
+        pool = import_pool(given, positives, episode, keys, contains, by_answers=by_answers)
+        if self.guide is None or self.filters == ALL:
+            return pool
+        keeps = self.frozen is not None and self.frozen.distills_stored
+        return self.guide.filtered(pool, self.filters, keeps=keeps)
+
     def read_pool(self, path: Path) -> NegativePool:
         """A pool of this collection, checked."""
-        collection = self.data.collection
-        return load_pool(path, n_passages=collection.n_passages, collection=collection.digest)
+        return open_pool(path, self.data.collection)
 
     # ------------------------------------------------------------ training
 

@@ -20,10 +20,9 @@ from hardneg.errors import SettingsError
 from hardneg.experiment.course import Course, course_of_mixtures
 from hardneg.experiment.snapshot import State
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.negatives.candidates import Contains, without_answers
-from hardneg.negatives.imported_pool import import_pool
+from hardneg.negatives.candidates import Contains
 from hardneg.negatives.labels import current_positives
-from hardneg.negatives.mining import Corpus, mine_candidates
+from hardneg.negatives.mining import Corpus
 from hardneg.negatives.mix import balanced, union
 from hardneg.negatives.pool import NegativePool, empty_pool
 from hardneg.recipes import catalogue
@@ -177,30 +176,19 @@ def mixture_pool(
     training: TrainingRun[Warmup], episode: int, given: NegativePool | None, contains: Contains | None
 ) -> NegativePool:
     """All negatives of the mined sources of an episode; empty if the mixture has only in-batch negatives."""
-    settings, data, collection = training.settings, training.data, training.data.collection
+    settings, collection = training.settings, training.data.collection
     sources, corpus = settings.mined(episode), Corpus(collection, training.experiment.cache)
-    positives = current_positives(corpus, data, settings.depth, contains)
-    pools = [empty_pool(positives, episode, collection.digest)]
+    positives = current_positives(corpus, training.data, settings.depth, contains)
+    pools = []
     if "file" in sources:
         assert given is not None  # see check_pool
-        ours = without_answers(import_pool(given, positives, episode, collection.text_keys), contains)
-        pools.append(training.guided(ours))
-    for source in (source for source in sources if source != "file"):
-        pools.append(
-            mine_candidates(
-                corpus,
-                positives,
-                source,
-                episode=episode,
-                depth=settings.depth,
-                count=settings.count,
-                seed=settings.seed,
-                filters=settings.filters,
-                guide=training.guide,
-                contains=contains,
-            )
-        )
-    return union([pools[0], *balanced(pools[1:], settings.seed)])
+        pools.append(training.given_pool(given, positives, contains, episode=episode))
+    pools += [
+        training.mined(corpus, positives, contains, source, episode=episode, count=settings.count)
+        for source in sources
+        if source != "file"
+    ]
+    return union([empty_pool(positives, episode, collection.digest), *balanced(pools, settings.seed)])
 
 
 def stage_of(training: TrainingRun[Warmup], pool: NegativePool, start: BiEncoder, episode: int) -> MeasuredStage:

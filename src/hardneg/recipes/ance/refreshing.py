@@ -123,7 +123,7 @@ def publish_version(training: TrainingRun[Any], state: Snapshot, version: int) -
     contains = answers_of(data, experiment.cache)
     with experiment.timed("mine", version=version, step=state.step, mined=0) as facts:
         positives = current_positives(state, data, settings.depth, contains)
-        pool = training.top_of(state, positives, contains, episode=version)
+        pool = training.mined(state, positives, contains, episode=version)
         facts["mined"] = pool.mined
     inputs = {"collection": data.collection.digest, "miner": state.digest, "step": str(state.step)}
     inputs |= training.guide_inputs

@@ -35,7 +35,7 @@ def refresh(training: TrainingRun[Ar2], state: Snapshot, version: int) -> None:
 
     def mine(contains: Contains | None) -> NegativePool:
         positives = current_positives(state, data, settings.depth, contains)
-        return training.top_of(state, positives, contains, episode=version)
+        return training.mined(state, positives, contains, episode=version)
 
     path = candidates(training, version)
     if by_leader(is_published, path):
