@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -12,13 +13,17 @@ from typing import Any
 import torch
 
 from hardneg import __version__
+from hardneg.api.diagnose import report_again
 from hardneg.api.overrides import overridden
 from hardneg.api.prepare import Task
 from hardneg.data.collection import Collection
+from hardneg.diagnostics.results import is_measured
 from hardneg.experiment.course import Course
-from hardneg.experiment.folder import Experiment, check_begun, keep_judgements, record_of
+from hardneg.experiment.folder import Experiment, check_begun, keep_judgements, open_experiment, record_of
+from hardneg.experiment.provenance import remember_collection
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.code import allowed_code
+from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.lengths import Length, lengths_of
 from hardneg.models.loading import read_model
@@ -26,7 +31,7 @@ from hardneg.models.recomputing import check_recomputing
 from hardneg.models.tokenizing import texts_digest
 from hardneg.process.distributed import by_leader, is_leader, world_size
 from hardneg.process.hardware import name_of, warn_if_emulated
-from hardneg.process.progress import is_shown, say
+from hardneg.process.progress import is_shown, note, say
 from hardneg.process.stages import Planned
 from hardneg.recipes.cost_model import CostModel
 from hardneg.recipes.estimate import take_sample
@@ -155,16 +160,46 @@ def tell_chunks(ranker: int, retriever: int) -> None:
         log.warning(told, *(counted(chunks, "chunk") for chunks in (ranker, retriever)), retriever)
 
 
-def inputs_of(task: Task, encoder: BiEncoder) -> dict[str, str]:
+def inputs_of(task: Task, model: BiEncoder | CrossEncoder) -> dict[str, str]:
     """Digests of all that an experiment starts from."""
-    inputs = {"collection": task.data.collection.digest, "model": encoder.digest(), "splits": task.data.digest}
+    inputs = {"collection": task.data.collection.digest, "model": model.digest(), "splits": task.data.digest}
     if task.data.judgements is not None:
         inputs["judgements"] = task.data.judgements.digest
-    if encoder.code:
-        inputs["code"] = "+".join(encoder.code)
+    if model.code:
+        inputs["code"] = "+".join(model.code)
     check_stored(task.settings, task.source.teacher, task.given.pool, task.data)
     frozen = frozen_inputs(task.recipe.facts, task.settings, task.source, task.given.pool)
     return inputs | dict(task.given.inputs) | frozen
+
+
+@contextlib.contextmanager
+def execution(task: Task, inputs: Mapping[str, str]) -> Iterator[Experiment]:
+    """Open the experiment of a task, which starts from these inputs; it is unfinished if a model of it is gone."""
+    settings = task.settings
+    with open_experiment(
+        task.place,
+        recipe=task.recipe.name,
+        settings=settings,
+        inputs=inputs,
+        data=task.data,
+        source=task.source,
+        cache=task.cache,
+        grows=settings.may_grow,
+        fixed=settings.may_not_grow,
+    ) as experiment:
+        remember_collection(task.place, task.data.collection)
+        by_leader(experiment.reopen_without_models)
+        yield experiment
+
+
+def finished_already(task: Task, experiment: Experiment) -> dict[str, Any] | None:
+    """The results of an experiment that is finished, which a line says, and whose report is made if it is gone."""
+    if not by_leader(lambda: is_measured(experiment.results, task.settings.judging)):
+        return None
+    note(f"{task.place}: finished already")
+    if is_leader():
+        report_again(task.place, task.data, experiment.cache)
+    return by_leader(lambda: dict(experiment.results))
 
 
 def role_jobs(task: Task, inputs: Mapping[str, str], roles: Sequence[str]) -> list[Job]:

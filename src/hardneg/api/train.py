@@ -10,18 +10,26 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hardneg.api.diagnose import report_again, report_seeds, report_training
+from hardneg.api.diagnose import report_seeds, report_training
 from hardneg.api.inputs import Data, Place
 from hardneg.api.minutes import fitted
 from hardneg.api.planning import origins, planned
 from hardneg.api.prepare import Task, prepare
-from hardneg.api.start import Start, be_role, open_start, role_jobs, say_start, with_ranker
+from hardneg.api.start import (
+    Start,
+    be_role,
+    execution,
+    finished_already,
+    open_start,
+    role_jobs,
+    say_start,
+    with_ranker,
+)
 from hardneg.api.train_ranker import train_ranker
 from hardneg.diagnostics.results import (
     EvaluationPlan,
     Handling,
     evaluate_states,
-    is_measured,
     kept_state,
     save_state,
 )
@@ -29,10 +37,8 @@ from hardneg.diagnostics.search_state import bm25_judged
 from hardneg.diagnostics.seeds import pool_seeds
 from hardneg.diagnostics.timeline import draw_timeline
 from hardneg.errors import HardnegError, SettingsError
-from hardneg.experiment.folder import open_experiment
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.observers import Observers
-from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.results_manifest import write_results
 from hardneg.experiment.snapshot import State
 from hardneg.experiment.tensorboard import tensorboard_writer
@@ -110,24 +116,9 @@ def train_once(task: Task, start: Start) -> dict[str, Any]:
     recipe, settings, data, source, out = task.recipe, task.settings, task.data, task.source, task.place
     warn_if_emulated(settings.precision, source.device_here)
     jobs = role_jobs(task, start.inputs, settings.roles)
-    with open_experiment(
-        out,
-        recipe=recipe.name,
-        settings=settings,
-        inputs=start.inputs,
-        data=data,
-        source=source,
-        cache=task.cache,
-        grows=settings.may_grow,
-        fixed=settings.may_not_grow,
-    ) as experiment:
-        remember_collection(out, data.collection)
-        by_leader(experiment.reopen_without_models)
-        if by_leader(lambda: is_measured(experiment.results, settings.judging)):
-            note(f"{out}: finished already")
-            if is_leader():
-                report_again(out, data, experiment.cache)
-            return by_leader(lambda: dict(experiment.results))
+    with execution(task, start.inputs) as experiment:
+        if (done := finished_already(task, experiment)) is not None:
+            return done
         frozen = frozen_models(settings, source, start.base, data, experiment.cache)
         training = TrainingRun(settings, data, experiment, frozen)
         plan = evaluation_plan(task, start)

@@ -8,28 +8,26 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from hardneg.api.diagnose import report_again, report_training
+from hardneg.api.diagnose import report_training
 from hardneg.api.inputs import source_at
 from hardneg.api.prepare import Task
-from hardneg.api.start import say_what_differs
+from hardneg.api.start import execution, finished_already, inputs_of, say_what_differs
 from hardneg.diagnostics.cards import gain_lines
 from hardneg.diagnostics.reranked import kept_ranker, ranking_gains, save_state
-from hardneg.diagnostics.results import EvaluationPlan, Handling, evaluate_states, is_measured
+from hardneg.diagnostics.results import EvaluationPlan, Handling, evaluate_states
 from hardneg.diagnostics.search_state import bm25_judged
-from hardneg.experiment.folder import open_experiment
 from hardneg.experiment.observers import Observers
-from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.tensorboard import tensorboard_writer
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.loading import open_encoder
 from hardneg.process.distributed import by_leader, is_leader, world_size
 from hardneg.process.hardware import warn_if_emulated
-from hardneg.process.progress import clock, is_shown, note
+from hardneg.process.progress import clock, is_shown
 from hardneg.process.stages import Planned, following
 from hardneg.recipes.cost_model import judged_queries
 from hardneg.recipes.estimate import add_beside, add_exchange, add_search
-from hardneg.recipes.frozen import FrozenModels, frozen_inputs, frozen_models
+from hardneg.recipes.frozen import FrozenModels, frozen_models
 from hardneg.recipes.frozen_cost import frozen_work
 from hardneg.recipes.many_devices import Devices
 from hardneg.recipes.microbenchmarks import ranking_seconds
@@ -47,16 +45,9 @@ def train_ranker(task: Task) -> dict[str, Any]:
     settings = ranker_settings(task)
     warn_if_emulated(settings.precision, source.device_here)
     ranker, given, inputs = open_ranker_start(task)
-    with open_experiment(
-        out, recipe=recipe.name, settings=settings, inputs=inputs, data=data, source=source, cache=task.cache
-    ) as experiment:
-        remember_collection(out, data.collection)
-        by_leader(experiment.reopen_without_models)
-        if by_leader(lambda: is_measured(experiment.results, settings.judging)):
-            note(f"{out}: finished already")
-            if is_leader():
-                report_again(out, data, experiment.cache)
-            return by_leader(lambda: dict(experiment.results))
+    with execution(task, inputs) as experiment:
+        if (done := finished_already(task, experiment)) is not None:
+            return done
         training = TrainingRun(settings, data, experiment, frozen_of(task, experiment.cache))
         if is_leader():
             say_what_differs(experiment, ranker.device.type, world_size())
@@ -107,16 +98,9 @@ def ranker_settings(task: Task) -> RankerTraining:
 
 def open_ranker_start(task: Task) -> tuple[CrossEncoder, dict[str, Any], dict[str, str]]:
     """The ranker that training starts with; the pool and the retriever that are given; the digests of all."""
-    data, settings = task.data, ranker_settings(task)
     given = dict(task.given.arguments)
-    ranker = fresh_ranker(task.source, settings)
-    inputs = {"collection": data.collection.digest, "model": ranker.digest(), "splits": data.digest}
-    if data.judgements is not None:
-        inputs["judgements"] = data.judgements.digest
-    if ranker.code:
-        inputs["code"] = "+".join(ranker.code)
-    inputs |= task.given.inputs
-    inputs |= frozen_inputs(task.recipe.facts, settings, task.source, given.get("given"))
+    ranker = fresh_ranker(task.source, ranker_settings(task))
+    inputs = inputs_of(task, ranker)
     if task.retriever is not None:
         given["retriever"] = first_retriever(task)
         inputs["retriever"] = given["retriever"].digest()
