@@ -148,7 +148,8 @@ def save_negatives(pool: Any, path: Path, offsets: np.ndarray, positives: np.nda
 
 def save_vectors(runs: Path, size: Mapping[str, Any], state: int) -> None:
     """Publish the vectors of a few queries and their passages beside a state's runs, for the map."""
-    from hardneg.diagnostics.sampled_vectors import FOLDER, NEGATIVES, QUERIES, SampledVectors, save_sample
+    from hardneg.diagnostics.sampled_vectors import NEGATIVES, QUERIES, SampledVectors, save_sample
+    from hardneg.experiment.layout import sample_of
 
     rng = np.random.default_rng(state)
     rows, _, near = positives_of(size)
@@ -157,7 +158,7 @@ def save_vectors(runs: Path, size: Mapping[str, Any], state: int) -> None:
     passages = np.unique(np.concatenate([near[some], negatives.ravel()])).astype(np.int32)
     vectors = (rng.standard_normal((n, size["dim"])).astype(np.float16) for n in (QUERIES, len(passages)))
     queries, others = vectors
-    save_sample(SampledVectors(rows[some], queries, passages, others, near[some], negatives), runs / FOLDER, {})
+    save_sample(SampledVectors(rows[some], queries, passages, others, near[some], negatives), sample_of(runs), {})
 
 
 def rows_of(episodes: int) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from hardneg.diagnostics.sampled_vectors import load_sample
 from hardneg.errors import Faults
 from hardneg.evaluation.matching import contains
 from hardneg.experiment.folder import Experiment
+from hardneg.experiment.layout import sample_of
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.candidates import candidates
 from hardneg.negatives.labels import answers_of, with_answers
@@ -393,7 +394,7 @@ def test_no_candidate_and_no_irrelevant_hit_of_the_report_holds_an_answer(whole,
             assert len(rows)
             assert not any(answered(qa.collection, query, row) for row in rows.tolist())
     for place in STATES.values():
-        sample = load_sample(whole.path / place)
+        sample = load_sample(sample_of(whole.path / place))
         for query, rows in zip(sample.query_rows.tolist(), sample.negatives.tolist(), strict=True):
             assert min(rows) >= 0
             assert not any(answered(qa.collection, query, row) for row in rows)

@@ -18,9 +18,10 @@ from faults.forked import Forked, fork, supervise_forks
 from hardneg import cli, settings_of
 from hardneg.errors import ArtifactError, Faults, PeerError, SettingsError
 from hardneg.experiment.layout import Layout
+from hardneg.experiment.names import RANKER
 from hardneg.process.signals import stop_flag
 from hardneg.recipes.ar2.beside import Item, items_of
-from hardneg.recipes.ar2.settings import RANKER, Ar2
+from hardneg.recipes.ar2.settings import Ar2
 from hardneg.recipes.roles import jobs, supervision
 from hardneg.storage.artifacts import is_published
 from hardneg.training.stage import RETRIEVER

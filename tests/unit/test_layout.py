@@ -31,7 +31,7 @@ FOLDERS = {
     *("episodes", "states", "versions", "roles", "runs", "model", "models", "last", "final", "untrained"),
     *("negatives", "checkpoint", "cache", "tensorboard", "measured", "informative", "seed-*"),
 }
-BESIDE_A_PATH = {"index"}  # in others it begins the purpose of a random draw
+BESIDE_A_PATH = {"index", "geometry", "sample", "part"}  # in others they are in the purpose of a random draw
 PREFIXES = ("seed-", "runs-v", "step-0", "learning_curve", "timeline")
 BY_NAME = (".glob", ".rglob", ".with_name", ".joinpath")
 # Folders of their own that are in no experiment: (module, what is divided or looked through).
@@ -60,11 +60,18 @@ def is_told(body):
     return bool(body) and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
 
 
+def constants_of(tree):
+    """The names that a module gives to texts or other expressions, and these."""
+    told = [node for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)]
+    return {node.targets[0].id: node.value for node in told}
+
+
 def in_a_path(tree):
     """(node, the whole expression) of texts in a division, or by which a folder is looked through."""
+    named = constants_of(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-            yield from ((side, node) for side in (node.left, node.right))
+            yield from ((named.get(ast.unparse(side), side), node) for side in (node.left, node.right))
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(BY_NAME):
             yield from ((argument, node) for argument in node.args)
 
@@ -116,6 +123,7 @@ def test_no_other_module_names_a_path_of_an_experiment():
         'f"states/{step}/model"',
         'LAST = "last/model"',
         'experiment / f"{name}/runs"',
+        'FOLDER = "part"\nplace = state.folder / FOLDER',
     ],
 )
 def test_such_a_path_is_seen(line):
@@ -152,6 +160,9 @@ def test_the_paths_are_those_that_experiments_have(tmp_path):
         "episodes/2/checkpoint": episode.checkpoints,
         "episodes/2/negatives/v0003": episode.version(3),
         "episodes/2/runs-v0003": episode.version_runs(3),
+        "episodes/2/runs/geometry": paths.geometry_of(episode.runs),
+        "episodes/2/runs/sample": paths.sample_of(episode.runs),
+        "episodes/2/runs/part": paths.runs_of_part(episode.runs),
         "states/2-30/model": state.model,
         "states/2-30/runs": state.runs,
         "states/2-30/measured": state.record,

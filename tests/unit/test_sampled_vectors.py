@@ -60,6 +60,6 @@ def test_a_sample_is_read_as_it_was_kept(tmp_path):
     )
     save_sample(sample, tmp_path / "sample", {"model": "m"})
     assert read_manifest(tmp_path / "sample").kind == KIND
-    again = load_sample(tmp_path)
+    again = load_sample(tmp_path / "sample")
     assert np.array_equal(again.passages, sample.passages)
     assert np.array_equal(again.of(np.array([7, 2])), sample.passages[[2, 0]])

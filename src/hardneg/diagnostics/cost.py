@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hardneg.experiment.names import BEGIN
+
 Row = Mapping[str, Any]
 
 REFRESH = ("index", "encode", "search", "mine")  # the stages that renew vectors, lists and negatives
 PEAKS = ("peak_mib", "own_peak_mib")  # since the process's start, and within the row's own work
 ROUNDED = 0.01  # seconds, more than the rounding of times changes
-MACHINE = "begin"  # the rows that say where an execution runs
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def costs(rows: Iterable[Row], by: Sequence[str] = ("stage",)) -> list[Cost]:
     """
     kinds: dict[tuple[Any, ...], list[Row]] = {}
     for row in without_waits(rows):
-        if row["stage"] != MACHINE:
+        if row["stage"] != BEGIN:
             kinds.setdefault(tuple(row.get(name) for name in by), []).append(row)
     return [_cost(kind, found) for kind, found in kinds.items()]
 
@@ -128,7 +129,7 @@ def summary(rows: Iterable[Row]) -> Summary:
     ----------
     rows : lines of ``timing.jsonl``; one without ``begun`` does not count in ``working``.
     """
-    kept = [row for row in rows if row["stage"] != MACHINE]
+    kept = [row for row in rows if row["stage"] != BEGIN]
     stages = {cost.of[0]: cost for cost in costs(kept)}
     all_ = _cost((), kept)
     none = _cost((), [])

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from hardneg.data.judgements import with_more
 from hardneg.data.own_passages import NONE, own_hits
 from hardneg.diagnostics.counted_errors import KIND, PairwiseErrors, load_errors, save_errors
-from hardneg.diagnostics.sampled_vectors import FOLDER as SAMPLE
 from hardneg.errors import ArtifactError, InputError
-from hardneg.experiment.layout import errors_of
+from hardneg.experiment.layout import errors_of, sample_of
 from hardneg.experiment.snapshot import RESTORE, Snapshot, State
 from hardneg.process.distributed import has_others
 from hardneg.process.progress import Tick, silent, track
@@ -105,7 +104,9 @@ def kept_errors(state: State, name: str, positives: Positives) -> PairwiseErrors
     if not isinstance(state, Snapshot):
         if is_published(path, KIND):
             return load_errors(path)
-        if is_published(state.folder / SAMPLE) and len(positives.passage_rows):  # states with a sample are counted
+        if is_published(sample_of(state.folder)) and len(
+            positives.passage_rows
+        ):  # such states are counted
             what = "these pairwise errors are gone, and the model that made them is gone, too"
             raise ArtifactError("NO_MANIFEST", what, RESTORE, path=path)
         return None

@@ -20,7 +20,7 @@ from hardneg.negatives.candidates import Contains, candidates
 from hardneg.records import Int32, Positives, Run, owners
 from hardneg.storage.artifacts import load_array, open_artifact, publish
 
-KIND, FOLDER = "sampled-vectors", "sample"
+KIND = "sampled-vectors"
 QUERIES, NEGATIVES = 100, 3
 SEED = 0  # of the sample, which is the same in every state
 
@@ -76,9 +76,8 @@ def save_sample(sample: SampledVectors, path: Path, inputs: Mapping[str, str]) -
         draft.facts["queries"] = len(sample.query_rows)
 
 
-def load_sample(runs: Path) -> SampledVectors:
-    """Open the sample that stands beside a state's runs."""
-    path = runs / FOLDER
+def load_sample(path: Path) -> SampledVectors:
+    """Open the sample of a state at ``path``."""
     open_artifact(path, KIND)
     arrays: dict[str, Any] = {name: np.asarray(load_array(path / f"{name}.npy")) for name in ARRAYS}
     return SampledVectors(**arrays)

@@ -10,8 +10,8 @@ import numpy as np
 
 from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.pairwise_errors import errors_of_state
-from hardneg.diagnostics.sampled_vectors import FOLDER, KIND, SampledVectors, hardest, sampled, save_sample
-from hardneg.experiment.layout import run_of
+from hardneg.diagnostics.sampled_vectors import KIND, SampledVectors, hardest, sampled, save_sample
+from hardneg.experiment.layout import run_of, sample_of
 from hardneg.experiment.margins import report_queries
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.negatives.labels import current_positives
@@ -136,7 +136,7 @@ def keep_sample(state: State, judge: Judge, run: Run | None) -> None:
     if run is None or not isinstance(state, Snapshot) or state.index is not None or state.chunks is not None:
         return
     data = judge.data
-    inputs, path = {"collection": data.collection.digest, "model": state.digest}, state.folder / FOLDER
+    inputs, path = {"collection": data.collection.digest, "model": state.digest}, sample_of(state.folder)
     some = sampled(data.train)
     if not len(some) or is_current(path, KIND, inputs):
         return

@@ -24,6 +24,7 @@ from hardneg.data.training_data import ChosenSplits, TrainingData
 from hardneg.errors import ArtifactError, HardnegError, InputError
 from hardneg.experiment.layout import SETTINGS, Layout, cache_beside
 from hardneg.experiment.metrics import RESTORE, Metrics
+from hardneg.experiment.names import BEGIN
 from hardneg.experiment.observers import Observers
 from hardneg.experiment.results_manifest import check_seal, is_sealed, lost_models, seal, write_results
 from hardneg.experiment.states import StateRecord
@@ -49,7 +50,6 @@ FORMAT = 3  # version of the files; 2 added models' names to metrics and checkpo
 SPLITS, BASE = "splits", "base_model"  # keys of settings.json: the splits, and the model that training starts from
 SHOWN = 8  # settings that a message names
 GIVEN = 3  # settings whose options a message shows
-BEGIN = "begin"  # the rows that describe the machine of an execution
 ENDED_BY = "ended_by"  # of a row of the timing that is no stage: the fault that ended a command
 
 

@@ -39,6 +39,7 @@ EPISODES = "episodes"
 ROLES = "roles"
 RUNS = "runs"  # in the folder of a state: its runs; in the experiment's folder: runs written for people
 EXPORTS, CHECKPOINT = "models", "checkpoint"
+GEOMETRY = "geometry"  # in the folder of a state's runs, and the kind of its manifest
 FIGURES = "figures"  # of the report: pictures, and their numbers
 KEPT_FILES = frozenset(
     {SETTINGS, RESULTS, JUDGEMENTS, SEAL, METRICS, MARGINS, STATES, VERSION_LOG, TIMING, LOG, PLACES}
@@ -442,6 +443,21 @@ def runs_beside(runs: Path) -> list[tuple[str, Path]]:
         (path.name.removeprefix(f"{runs.name}-"), path) for path in sorted(runs.parent.glob(f"{runs.name}-*"))
     ]
     return [(by, path) for by, path in found if not re.match(r"v\d", by)]
+
+
+def geometry_of(runs: Path) -> Path:
+    """What is kept of all passages' vectors by a state, beside its runs."""
+    return runs / GEOMETRY
+
+
+def sample_of(runs: Path) -> Path:
+    """A few vectors of a state, beside its runs."""
+    return runs / "sample"
+
+
+def runs_of_part(runs: Path) -> Path:
+    """The runs of a state among a part of the passages, within the folder of its runs."""
+    return runs / "part"
 
 
 def errors_of(runs: Path, split: str) -> Path:

@@ -1,4 +1,7 @@
-"""The names of states of the model in results, their kinds, and the names that people are shown for them."""
+"""The names of states of the model in results, their kinds, and the names that people are shown for them.
+
+Here, too, are the names of models and rows in metrics and timing that several floors know.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,9 @@ UNTRAINED = "untrained"  # the model that the user gave, with its own settings
 RETRIEVED = "retriever"  # the retriever whose hits a trained ranker re-ranks, by itself
 STARTED = "untrained-as-trained"  # the state that training starts from, if settings change the model
 BEFORE = (UNTRAINED, STARTED)  # the states before the first step, one of which can be kept
+RANKER = "ranker"  # a second model in metrics, checkpoints and timing; after a state's name, where it re-ranks
+BY_FIRST = "first-ranker"  # stands after the name of a state whose hits AR2's first ranker re-ranked
+BEGIN = "begin"  # the stage of the timing's rows that describe the machine of an execution
 FUSED = f"+{BM25}"  # stands after the name of a state whose runs were fused with BM25's
 SHOWN = {STARTED: "untrained, as trained on"}
 

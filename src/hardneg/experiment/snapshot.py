@@ -10,7 +10,7 @@ import numpy as np
 
 from hardneg.data.collection import Collection
 from hardneg.errors import ArtifactError
-from hardneg.experiment.layout import Layout, run_of
+from hardneg.experiment.layout import GEOMETRY, Layout, geometry_of, run_of
 from hardneg.experiment.names import Asked, Kind
 from hardneg.experiment.states import StateRecord
 from hardneg.models.bi_encoder import BiEncoder
@@ -23,8 +23,6 @@ from hardneg.storage.artifacts import is_current, is_published, publish, read_ma
 from hardneg.training.stage import steps_made
 
 RESTORE = "restore the folder, or give a new one to the experiment"
-
-GEOMETRY = "geometry"
 
 
 class Snapshot(CachedRetriever):
@@ -97,7 +95,7 @@ class Snapshot(CachedRetriever):
 
         They outlive the embeddings.
         """
-        inputs, path = {"collection": self.collection.digest, "model": self.digest}, self.folder / GEOMETRY
+        inputs, path = {"collection": self.collection.digest, "model": self.digest}, geometry_of(self.folder)
         if not by_leader(is_current, path, GEOMETRY, inputs):
             passages = self.passages
 

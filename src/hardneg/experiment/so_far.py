@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from hardneg.experiment.course import Course, course_of
-from hardneg.experiment.layout import Layout, run_of, runs_beside, version_in
+from hardneg.experiment.layout import Layout, geometry_of, run_of, runs_beside, version_in
 from hardneg.experiment.names import BM25, FINAL, LAST, RETRIEVED, STARTED, UNTRAINED, Asked, Kind, name_of_step
 from hardneg.experiment.states import StateRecord
 from hardneg.storage.artifacts import is_published, read_manifest
 
-GEOMETRY = "geometry"  # an artefact beside the runs of a state, which holds the step of a refresh
 NEVER = float("inf")
 EPISODE = 1  # the episode of recipes that have only one
 
@@ -114,7 +113,7 @@ class _Reader:
             yield (EPISODE, step), self._record(f"refresh-{number}", "version", folder.runs, **facts)
 
     def _step_of_refresh(self, number: int) -> int:
-        geometry = self.layout.episode(number).runs / GEOMETRY
+        geometry = geometry_of(self.layout.episode(number).runs)  # it has the step of the refresh
         if is_published(geometry) and (step := read_manifest(geometry).facts.get("step")) is not None:
             return int(step)
         version = version_in(self.layout.versions, number)

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from hardneg.data.training_data import TrainingData
+from hardneg.experiment.layout import runs_of_part
 from hardneg.experiment.snapshot import Snapshot
 from hardneg.negatives.groups import epoch_order
 from hardneg.negatives.labels import answers_of, current_positives
@@ -25,7 +26,6 @@ from hardneg.records import Int32, Positives, distinct
 from hardneg.search.bm25 import bm25_run
 
 SPARE = 1.25  # queries mined for each query that the schedule needs, because some may get no negative
-FOLDER = "part"  # the folder of the runs among some passages, within the folder of the state's runs
 
 
 def embeds_all(training: TrainingRun) -> bool:
@@ -76,6 +76,6 @@ def part_mined(data: TrainingData, hits: int | None, *, needed: int) -> Part:
 def limited_miner(state: Snapshot, passages: Int32) -> Snapshot:
     """The state as it mines among these passages: no other passage is embedded."""
     miner = state.limited(passages, alone=True)
-    miner.folder = state.folder / FOLDER
+    miner.folder = runs_of_part(state.folder)
     miner.keeps = False  # other experiments hardly mine among the same passages
     return miner

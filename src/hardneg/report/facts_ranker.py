@@ -13,14 +13,13 @@ import numpy as np
 from hardneg.diagnostics.curves import smooth
 from hardneg.diagnostics.disagreement import DEPTH, disagreement
 from hardneg.experiment.layout import sharpness_of
-from hardneg.experiment.names import FINAL, LAST, STARTED, UNTRAINED, shown
+from hardneg.experiment.names import BY_FIRST, FINAL, LAST, RANKER, STARTED, UNTRAINED, shown
 from hardneg.report.facts_results import POINTS
 from hardneg.report.measured import evaluations, means_of
-from hardneg.report.opened import RANKER, Opened
+from hardneg.report.opened import Opened
 from hardneg.report.table import NotMeant, NotRecorded, Table
 from hardneg.storage.artifacts import is_published, read_manifest
 
-FIRST_RANKER, LAST_RANKER = "first-ranker", "ranker"  # stand after the name of the state whose hits they re-rank
 SERIES = (
     "the retriever",
     "the ranker on the retriever's hits then",
@@ -59,8 +58,8 @@ def iterations_table(opened: Opened) -> Table:
         last = max(numbers, default=0) + 1
         for number in range(last + 1):
             state = begun if number == 0 else ended if number == last else f"iteration-{number}"
-            rank = FIRST_RANKER if number == 0 else LAST_RANKER
-            fixed = {0: FIRST_RANKER, last: LAST_RANKER}.get(number, f"{LAST_RANKER}-{number}")
+            rank = BY_FIRST if number == 0 else RANKER
+            fixed = {0: BY_FIRST, last: RANKER}.get(number, f"{RANKER}-{number}")
             for series, name in zip(SERIES, (state, f"{state}/{rank}", f"{begun}/{fixed}"), strict=True):
                 if name in states:
                     measure = next(iter(states[name]))
@@ -86,8 +85,8 @@ def pipeline_table(opened: Opened) -> Table:
         for said, name in (("before training", _begun(states)), ("after training", _ended(states))):
             found = {
                 "alone": states.get(name),
-                "then the first ranker": states.get(f"{name}/{FIRST_RANKER}"),
-                "then the last ranker": states.get(f"{name}/{LAST_RANKER}"),
+                "then the first ranker": states.get(f"{name}/{BY_FIRST}"),
+                "then the last ranker": states.get(f"{name}/{RANKER}"),
             }
             if found["alone"] is not None:
                 measure = next(iter(found["alone"]))

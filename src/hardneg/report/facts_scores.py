@@ -10,6 +10,7 @@ import numpy as np
 from hardneg import keyed_random
 from hardneg.diagnostics.geometry import hubness
 from hardneg.diagnostics.score_profile import training_overlap
+from hardneg.experiment.layout import GEOMETRY, geometry_of
 from hardneg.experiment.names import shown
 from hardneg.experiment.states import ends_of, without_copy
 from hardneg.report.facts_results import POINTS, curve_of
@@ -25,7 +26,6 @@ THIRDS = (
     | {f"grad_norm_{name}": f"{name} third" for name in ("bottom", "middle", "top")}
     | {"grad_norm_last": "last layer"}
 )
-GEOMETRY = "geometry"  # beside the runs of a state: the mean vector of the corpus
 
 
 # ---------------------------------------------------------------- gradients
@@ -122,7 +122,7 @@ def geometry_table(opened: Opened) -> Table:
     rows: list[dict[str, Any]] = []
     first = None
     for state in without_copy([one for one in opened.states if one.of is None and one.kind != "bm25"]):
-        place = opened.layout / str(state.runs) / GEOMETRY
+        place = geometry_of(opened.layout / str(state.runs))
         if not is_published(place):
             continue
         facts = open_artifact(place, GEOMETRY).facts

@@ -13,6 +13,7 @@ from hardneg.diagnostics.curves import smooth
 from hardneg.diagnostics.encounters import keys_of
 from hardneg.diagnostics.forgetting import reciprocal_ranks_of
 from hardneg.diagnostics.timeline import TRAINER
+from hardneg.experiment.names import BEGIN
 from hardneg.experiment.states import StateRecord
 from hardneg.negatives.pool import NegativePool, matches
 from hardneg.records import owners, spans
@@ -24,14 +25,13 @@ from hardneg.report.table import NotMeant, NotRecorded, Table
 
 LONGEST = 400  # bars, and points of a line
 WINDOWS = 40  # steps are divided by this for the window of a moving mean
-INSIDE = ("begin",)
 BY_STEP = ("step", "RR@10", "mean RR@10", "errors", "mean errors")
 SAMPLED, SEED = 1_000, 0  # queries whose negatives are looked up in lists
 
 
 def timeline_table(opened: Opened) -> Table:
     """When each stage ran, in seconds from the beginning; only the longest stages."""
-    known = [row for row in opened.timing if "begun" in row and row["stage"] not in INSIDE]
+    known = [row for row in opened.timing if "begun" in row and row["stage"] != BEGIN]
     if not known:
         raise NotRecorded("When stages ran was not recorded.")
     zero = min(row["begun"] for row in known)

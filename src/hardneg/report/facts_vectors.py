@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from hardneg.diagnostics.geometry import alignment, mean_cosine, norm_drift, uniformity
-from hardneg.diagnostics.sampled_vectors import FOLDER, KIND, SampledVectors, load_sample
+from hardneg.diagnostics.sampled_vectors import KIND, SampledVectors, load_sample
 from hardneg.diagnostics.score_profile import corpus_means, score_profile
+from hardneg.experiment.layout import geometry_of, sample_of
 from hardneg.experiment.names import shown
-from hardneg.report.facts_scores import GEOMETRY, LEVELS
+from hardneg.report.facts_scores import LEVELS
 from hardneg.report.lists import part_of
 from hardneg.report.opened import Opened
 from hardneg.report.table import NotRecorded, Table
@@ -30,7 +31,7 @@ def samples(opened: Opened) -> dict[str, SampledVectors]:
         there = [
             state
             for state in opened.trained_states
-            if state.runs is not None and is_published(opened.layout / state.runs / FOLDER, KIND)
+            if state.runs is not None and is_published(sample_of(opened.layout / state.runs), KIND)
         ]
         found = {state.name: _sample(opened, str(state.runs)) for state in there}
         opened.kept["samples"] = {name: one for name, one in found.items() if one is not None}
@@ -43,7 +44,7 @@ def samples(opened: Opened) -> dict[str, SampledVectors]:
 
 
 def _sample(opened: Opened, runs: str) -> SampledVectors | None:
-    found: SampledVectors | None = opened.told(lambda: load_sample(opened.layout / runs), None)
+    found: SampledVectors | None = opened.told(lambda: load_sample(sample_of(opened.layout / runs)), None)
     return found
 
 
@@ -74,7 +75,7 @@ def profile_table(opened: Opened) -> Table:
     for name, one in samples(opened).items():
         state = opened.state(name)
         run = None if state is None else opened.run(state, "query")
-        place = opened.layout / str(None if state is None else state.runs) / GEOMETRY
+        place = geometry_of(opened.layout / str(None if state is None else state.runs))
         if run is None or not is_published(place):
             continue
         part = part_of(run, one.query_rows)

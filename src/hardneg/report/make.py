@@ -13,7 +13,7 @@ from typing import Any
 from hardneg.config import nearest
 from hardneg.diagnostics.audit_page import labelling
 from hardneg.errors import SettingsError
-from hardneg.experiment.names import shown
+from hardneg.experiment.names import RANKER, shown
 from hardneg.negatives.pool import counted_by
 from hardneg.report.drawing import Drawn, draw
 from hardneg.report.explorer import explorer_data
@@ -28,7 +28,7 @@ from hardneg.report.facts_results import judged_queries
 from hardneg.report.figures import FIGURES
 from hardneg.report.in_batch import in_batch, trained_start
 from hardneg.report.measured import of_bm25
-from hardneg.report.opened import FAULTS, RANKER, Opened
+from hardneg.report.opened import FAULTS, Opened
 from hardneg.report.page import Page, explorer_html, html_of
 from hardneg.report.pictures import Painter
 from hardneg.report.refreshed import worded

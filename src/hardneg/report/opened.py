@@ -21,10 +21,10 @@ from hardneg.data.own_passages import without_pairs
 from hardneg.data.training_data import TrainingData
 from hardneg.errors import ArtifactError, HardnegError
 from hardneg.experiment.course import Course, course_of
-from hardneg.experiment.folder import BEGIN, ENDED_BY, FORMAT, executed_by, read_settings
+from hardneg.experiment.folder import ENDED_BY, FORMAT, executed_by, read_settings
 from hardneg.experiment.layout import Layout, run_of
 from hardneg.experiment.metrics import rows_of
-from hardneg.experiment.names import BEFORE, FINAL, LAST, few_of_dev
+from hardneg.experiment.names import BEFORE, BEGIN, FINAL, LAST, RANKER, few_of_dev
 from hardneg.experiment.provenance import begun_by
 from hardneg.experiment.results_manifest import check_seal
 from hardneg.experiment.so_far import dev_so_far, states_so_far
@@ -51,7 +51,7 @@ FAULTS = (
     AttributeError,
 )  # raised by files that are not as training wrote them
 
-RETRIEVER, RANKER = "retriever", "ranker"  # the names of their rows in the metrics, as training writes them
+RETRIEVER = "retriever"  # the name of its rows in the metrics, as training writes them
 
 
 @dataclass

@@ -9,9 +9,9 @@ from typing import Any
 
 from hardneg.errors import PeerError
 from hardneg.experiment.folder import Experiment
-from hardneg.experiment.layout import number_of, versions_in
+from hardneg.experiment.layout import geometry_of, number_of, versions_in
 from hardneg.experiment.names import UNTRAINED, Asked
-from hardneg.experiment.snapshot import GEOMETRY, ArchivedState, Snapshot
+from hardneg.experiment.snapshot import ArchivedState, Snapshot
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.negatives.labels import answers_of, current_positives
 from hardneg.negatives.pool import save_pool
@@ -132,11 +132,11 @@ def publish_version(training: TrainingRun[Any], state: Snapshot, version: int) -
 
 
 def is_mined(experiment: Experiment, version: int) -> bool:
-    """Whether a version was completed, even if it was deleted afterwards."""
+    """Whether a version was completed, even if it was deleted afterwards: what its state measured never is."""
     versions = versions_of(experiment)
     newest = versions.newest()
     older = newest is not None and version < newest
-    return versions.is_complete(version) or (older and is_published(geometry_of(experiment, version)))
+    return versions.is_complete(version) or (older and is_published(geometry_of(runs_of(experiment, version))))
 
 
 def step_of(experiment: Experiment, version: int) -> int:
@@ -144,12 +144,7 @@ def step_of(experiment: Experiment, version: int) -> int:
     versions = versions_of(experiment)
     if versions.is_complete(version):
         return versions.step(version)
-    return int(read_manifest(geometry_of(experiment, version)).facts["step"])
-
-
-def geometry_of(experiment: Experiment, version: int) -> Path:
-    """The file of a version's state that is never deleted: its presence says that the version was mined."""
-    return runs_of(experiment, version) / GEOMETRY
+    return int(read_manifest(geometry_of(runs_of(experiment, version))).facts["step"])
 
 
 def delete_models(experiment: Experiment, *, before: int) -> None:

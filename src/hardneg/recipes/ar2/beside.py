@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from hardneg.diagnostics.search_state import search_state
 from hardneg.errors import PeerError
 from hardneg.experiment.layout import sharpness_of
+from hardneg.experiment.names import BY_FIRST, RANKER
 from hardneg.experiment.snapshot import ArchivedState
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.cross_encoder import CrossEncoder
@@ -28,7 +29,7 @@ from hardneg.process.distributed import by_leader
 from hardneg.recipes.ar2.game import Game, first_ranker
 from hardneg.recipes.ar2.pipeline import Pipelines
 from hardneg.recipes.ar2.refreshes import archived_state, candidates, refresh, runs_of, state_behind
-from hardneg.recipes.ar2.settings import BY_FIRST, RANKER, Ar2
+from hardneg.recipes.ar2.settings import Ar2
 from hardneg.recipes.measured_states import judge_of
 from hardneg.recipes.roles.peers import (
     INFERENCER,

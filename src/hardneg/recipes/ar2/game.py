@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hardneg import keyed_random
 from hardneg.adversarial import retriever_losses
+from hardneg.experiment.names import RANKER
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.cross_encoder import KIND as RANKER_KIND
 from hardneg.models.cross_encoder import CrossEncoder
@@ -16,7 +17,7 @@ from hardneg.models.rankers import load_ranker, save_ranker
 from hardneg.negatives.pool import NegativePool
 from hardneg.process import stages
 from hardneg.recipes.ar2.refreshes import candidates
-from hardneg.recipes.ar2.settings import EPISODE, FIRST_RANKER, RANKER, Ar2
+from hardneg.recipes.ar2.settings import EPISODE, FIRST_RANKER, Ar2
 from hardneg.recipes.starting_ranker import StartingRanker
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.storage.artifacts import read_manifest

@@ -8,10 +8,9 @@ from typing import Any
 from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.cards import card_metadata, data_line, results_lines, settings_lines, splits_of
 from hardneg.experiment.layout import Layout
-from hardneg.experiment.names import FINAL, LAST, STARTED, UNTRAINED
+from hardneg.experiment.names import BY_FIRST, FINAL, LAST, RANKER, STARTED, UNTRAINED
 from hardneg.models.rankers import load_ranker, save_ranker
 from hardneg.models.source import ModelSource
-from hardneg.recipes.ar2.settings import BY_FIRST, RANKER
 from hardneg.storage.artifacts import read_manifest
 
 ABOUT = "AR2 (Zhang et al., 2022)"

@@ -17,6 +17,7 @@ from typing import Any
 from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.sharpness import check_sharpness
 from hardneg.errors import InputError
+from hardneg.experiment.names import BY_FIRST, RANKER
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.cross_encoder import CrossEncoder
@@ -29,7 +30,7 @@ from hardneg.recipes.ar2.game import Game, first_ranker
 from hardneg.recipes.ar2.pipeline import Pipelines
 from hardneg.recipes.ar2.ranker_card import ABOUT, publish_ranker
 from hardneg.recipes.ar2.refreshes import archived_state, candidates, refresh, runs_of, state_behind
-from hardneg.recipes.ar2.settings import BY_FIRST, EPISODE, RANKER, Ar2
+from hardneg.recipes.ar2.settings import EPISODE, Ar2
 from hardneg.recipes.cost_model import Beside, CostModel, judged_queries, queries_of_step, work_of
 from hardneg.recipes.roles.peers import INFERENCER, TRAINER, Supervisor
 from hardneg.recipes.settings import Recipe

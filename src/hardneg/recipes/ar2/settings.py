@@ -12,14 +12,12 @@ from hardneg.diagnostics.judge import evaluation_depth
 from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.course import Course
+from hardneg.experiment.names import RANKER
 from hardneg.negatives.mix import nearest
 from hardneg.recipes.group_settings import MiningSettings
 from hardneg.recipes.roles.peers import INFERENCER, TRAINER
 from hardneg.recipes.settings import Episode
 from hardneg.training.stage import RETRIEVER
-
-RANKER = "ranker"  # the name of the second model in metrics, checkpoints and timing
-BY_FIRST = "first-ranker"  # the name of D⁰, where it re-ranks
 
 PUBLISHED_BALANCE = 0.5  # λ of the published code
 FIRST_RANKER = 0  # the episode in which D⁰ is trained
