@@ -10,7 +10,7 @@ from hardneg.experiment.names import STARTED, UNTRAINED, shown
 from hardneg.models.loading import load_encoder, read_model
 from hardneg.models.source import ModelSource
 from hardneg.recipes.star import Star
-from hardneg.recipes.starting_model import as_trained, own_encoder, settings_of
+from hardneg.recipes.starting_model import own_encoder, settings_of, trained_encoder
 from hardneg.recipes.untrained import own_model
 from hardneg.storage.artifacts import read_manifest
 from processes import command_of, finish
@@ -96,7 +96,7 @@ def test_there_is_a_second_row_where_something_else_is_retrieved(world, changes,
     settings = Star(**COMMON, **changes)
     source = ModelSource(world.calm, device="cpu")
     model = read_model(source)
-    found, start = settings_of(model), as_trained(model, settings)
+    found, start = settings_of(model), trained_encoder(model, settings)
     load = partial(own_encoder, source, settings)
     own = own_model(found, start.settings, load, reinit=settings.reinit_layers)
     plain = load_encoder(world.calm)

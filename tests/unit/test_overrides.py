@@ -10,7 +10,7 @@ from hardneg.api.recipes import settings_of
 from hardneg.models.loading import load_encoder, read_model
 from hardneg.models.saving import save_encoder
 from hardneg.models.source import ModelSource
-from hardneg.recipes.starting_model import as_trained
+from hardneg.recipes.starting_model import trained_encoder
 from worlds.tiny_world import COMMON, one_thread, tiny_collection, tiny_model  # noqa: F401
 
 CHANGES = {
@@ -53,7 +53,7 @@ def lines_of(model, preset=None, **changes):
     read = read_model(ModelSource(model, device="cpu"))
     return [
         line
-        for line in overridden(settings, read, as_trained(read, settings))
+        for line in overridden(settings, read, trained_encoder(read, settings))
         if not line.startswith("scale: logits")
     ]
 
@@ -90,7 +90,7 @@ def test_a_scale_that_is_kept_without_normalising_is_said(world):
     def said(**changes):
         settings = settings_of("warmup", **changes)
         read = read_model(ModelSource(world[1], device="cpu"))
-        lines = overridden(settings, read, as_trained(read, settings))
+        lines = overridden(settings, read, trained_encoder(read, settings))
         return [line for line in lines if line.startswith("scale: logits")]
 
     kept = "scale: logits are 20 times the product of vectors of any length (the model's own"

@@ -40,7 +40,7 @@ from hardneg.recipes.roles.jobs import Job, jobs_of
 from hardneg.recipes.roles.taking import take_role
 from hardneg.recipes.settings import TrainingSettings
 from hardneg.recipes.stages import stages_of
-from hardneg.recipes.starting_model import as_trained, own_encoder, settings_of, starting_encoder
+from hardneg.recipes.starting_model import own_encoder, settings_of, starting_encoder, trained_encoder
 from hardneg.recipes.starting_ranker import ranker_of
 from hardneg.recipes.untrained import Own, own_model
 from hardneg.search.ann import check_index
@@ -96,7 +96,7 @@ def open_start(task: Task, *, compare_texts: bool) -> Start:
     """
     source, settings = task.source, task.settings
     model = read_model(source)
-    encoder = as_trained(model, settings)
+    encoder = trained_encoder(model, settings)
     task.recipe.check(settings, task.data, encoder)
     settings.check_chunks(encoder.settings.chunks)
     if settings.recompute_layers:

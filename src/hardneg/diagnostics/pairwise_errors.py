@@ -20,6 +20,7 @@ from hardneg.data.own_passages import NONE, own_hits
 from hardneg.diagnostics.counted_errors import KIND, PairwiseErrors, load_errors, save_errors
 from hardneg.errors import ArtifactError, InputError
 from hardneg.experiment.layout import errors_of, sample_of
+from hardneg.experiment.names import reads_as_trained
 from hardneg.experiment.snapshot import RESTORE, Snapshot, State
 from hardneg.process.distributed import has_others
 from hardneg.process.progress import Tick, silent, track
@@ -104,9 +105,7 @@ def kept_errors(state: State, name: str, positives: Positives) -> PairwiseErrors
     if not isinstance(state, Snapshot):
         if is_published(path, KIND):
             return load_errors(path)
-        if is_published(sample_of(state.folder)) and len(
-            positives.passage_rows
-        ):  # such states are counted
+        if is_published(sample_of(state.folder)) and len(positives.passage_rows):  # such states are counted
             what = "these pairwise errors are gone, and the model that made them is gone, too"
             raise ArtifactError("NO_MANIFEST", what, RESTORE, path=path)
         return None
@@ -115,7 +114,7 @@ def kept_errors(state: State, name: str, positives: Positives) -> PairwiseErrors
     asked = [positives.query_rows.tolist(), positives.offsets.tolist(), positives.passage_rows.tolist()]
     own = own_hits(positives, state.collection)
     asked += [rows.tolist() for rows in own if len(rows)]  # without any, what was counted before stays current
-    inputs = state.inputs_of(asked, as_trained=name != "test")
+    inputs = state.inputs_of(asked, as_trained=reads_as_trained(name))
     if not is_current(path, KIND, inputs):
         save_errors(count_errors(state, name, positives, own), path, inputs)
     return load_errors(path)
@@ -126,7 +125,7 @@ def count_errors(
 ) -> PairwiseErrors:
     """Count over the stored embeddings of a state; ``own`` as for :func:`pairwise_errors`."""
     passages = state.passages
-    queries = state.queries_as(name != "test").rows(positives.query_rows)  # as the split's run has them
+    queries = state.queries_as(reads_as_trained(name)).rows(positives.query_rows)
     index: ExactIndex | SharedIndex
     if has_others():
         index = SharedIndex(passages, state.encoder.device)

@@ -13,6 +13,7 @@ from hardneg.diagnostics.pairwise_errors import errors_of_state
 from hardneg.diagnostics.sampled_vectors import KIND, SampledVectors, hardest, sampled, save_sample
 from hardneg.experiment.layout import run_of, sample_of
 from hardneg.experiment.margins import report_queries
+from hardneg.experiment.names import reads_as_trained
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.negatives.labels import current_positives
 from hardneg.negatives.mining import training_depth
@@ -56,9 +57,7 @@ def search_training(state: State, judge: Judge, depth: int) -> dict[str, Run]:
 def search_judged(state: State, splits: Mapping[str, Qrels], judge: Judge) -> dict[str, Run]:
     """The runs of the queries of splits that judge, as deep as the judge asks, among the passages that it names.
 
-    In every state, also in the final one, test queries have the length of search, and dev queries that of training
-    steps. So dev compares states in the same way during training and at the end (as ANCE-Tele's published scripts
-    do).
+    How long they are is the same in every state: see :func:`~hardneg.experiment.names.reads_as_trained`.
     """
     among = by_leader(lambda: judge.judged_among)
     return {name: search_split(state, name, qrels, judge, among.get(name)) for name, qrels in splits.items()}
@@ -66,11 +65,12 @@ def search_judged(state: State, splits: Mapping[str, Qrels], judge: Judge) -> di
 
 def search_split(state: State, name: str, qrels: Qrels, judge: Judge, among: Int32 | None) -> Run:
     """The run of a split's queries among the passages of these rows; None: among all."""
+    depth, as_trained = judge.depth_of(name), reads_as_trained(name)
     if among is None or not isinstance(state, Snapshot) or state.index is not None:
-        return state.search(name, qrels.query_rows, judge.depth_of(name), as_trained=name != "test")
+        return state.search(name, qrels.query_rows, depth, as_trained=as_trained)
     alone = encodes_some(state, judge)
     limited = state.limited(among, alone=alone)
-    run = limited.search(name, qrels.query_rows, judge.depth_of(name), as_trained=name != "test")
+    run = limited.search(name, qrels.query_rows, depth, as_trained=as_trained)
     if alone:
         limited.discard("passage")
     return run

@@ -14,6 +14,7 @@ from hardneg.data.own_passages import without_pairs
 from hardneg.data.training_data import TrainingData
 from hardneg.errors import ArtifactError
 from hardneg.experiment.layout import sharpness_of
+from hardneg.experiment.names import reads_as_trained
 from hardneg.experiment.snapshot import RESTORE, ArchivedState, Snapshot
 from hardneg.negatives.candidates import Contains
 from hardneg.negatives.labels import answers_of, no_hits, with_answers
@@ -47,7 +48,7 @@ def keep_sharpness(
     def keep() -> None:
         contains = answers_of(data, cache)
         found = {
-            name: sharpness(state, run, qrels, as_trained=name != "test", contains=contains)
+            name: sharpness(state, run, qrels, as_trained=reads_as_trained(name), contains=contains)
             for name, qrels in splits.items()
             for run in (without_pairs(runs[name], *no_hits(data, name)),)
         }

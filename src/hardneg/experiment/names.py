@@ -40,6 +40,16 @@ FUSED = f"+{BM25}"  # stands after the name of a state whose runs were fused wit
 SHOWN = {STARTED: "untrained, as trained on"}
 
 
+def reads_as_trained(run: str) -> bool:
+    """Whether a state reads the queries of this run as long as training steps do, not as long as search does.
+
+    Those of test have the length of search in every state, also in the final one; all others that of training
+    steps. So dev compares states in the same way during training and at the end (as ANCE-Tele's published scripts
+    do).
+    """
+    return run != "test"
+
+
 def name_of_step(episode: int, step: int, *, several: bool) -> str:
     """The name of the state after so many steps of an episode; it says which episode if there are ``several``."""
     return f"episode-{episode}-step-{step}" if several else f"step-{step}"

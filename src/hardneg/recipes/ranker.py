@@ -20,7 +20,7 @@ from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.reranked import RankedState, Reranker
 from hardneg.errors import SettingsError
 from hardneg.experiment.course import Course
-from hardneg.experiment.names import RETRIEVED, UNTRAINED, Kind
+from hardneg.experiment.names import RETRIEVED, UNTRAINED, Kind, reads_as_trained
 from hardneg.experiment.snapshot import ArchivedState, Snapshot
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.cross_encoder import CrossEncoder, RankerSettings
@@ -220,7 +220,7 @@ class FirstRuns:
                 data, experiment = self.training.data, self.training.experiment
                 self.kept[split] = by_leader(bm25_run, data.collection, rows, depth, experiment.cache)
             else:
-                self.kept[split] = self.state.search(split, rows, depth, as_trained=split != "test")
+                self.kept[split] = self.state.search(split, rows, depth, as_trained=reads_as_trained(split))
         return self.kept[split]
 
 

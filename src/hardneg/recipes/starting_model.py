@@ -22,10 +22,10 @@ def own_encoder(source: ModelSource, settings: TrainingSettings) -> BiEncoder:
 
 def starting_encoder(source: ModelSource, settings: TrainingSettings) -> BiEncoder:
     """A fresh model as training starts with it: with what the settings override."""
-    return as_trained(read_model(source), settings)
+    return trained_encoder(read_model(source), settings)
 
 
-def as_trained(model: PretrainedModel, settings: TrainingSettings) -> BiEncoder:
+def trained_encoder(model: PretrainedModel, settings: TrainingSettings) -> BiEncoder:
     """Make the model that training starts with from a model that was read."""
     if settings.towers == "tied" and not model.tied:
         what = "towers = tied, and there are two models"

@@ -11,7 +11,7 @@ from hardneg.diagnostics.search_state import encodes_some, search_judged
 from hardneg.diagnostics.sharpness import keep_sharpness
 from hardneg.errors import ArtifactError
 from hardneg.experiment.layout import reranked_runs, run_of
-from hardneg.experiment.names import Asked, Kind
+from hardneg.experiment.names import Asked, Kind, reads_as_trained
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.tokenizing import pair_store
@@ -164,7 +164,7 @@ class Pipelines:
     def _search_dev(self, limited: Snapshot) -> dict[str, Run]:
         """The run of dev of a state among the passages that it embeds, which stay embedded."""
         rows = self.splits["dev"].query_rows
-        return {"dev": limited.search("dev", rows, self.judge.depth_of("dev"), as_trained=True)}
+        return {"dev": limited.search("dev", rows, self.judge.depth_of("dev"), as_trained=reads_as_trained("dev"))}
 
     def _reranker(self, ranker: CrossEncoder) -> Reranker:
         training = self.training
