@@ -60,12 +60,16 @@ def started(count, arguments, log, **environment):
     return launch(count, work, log)
 
 
-def launch(count, work, log):
-    """Start ``count`` processes of one launch, each of which calls ``work(rank)``; returns their process ids."""
+def free_port():
+    """A port of this machine that nothing listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    children = []
+        return str(probe.getsockname()[1])
+
+
+def launch(count, work, log):
+    """Start ``count`` processes of one launch, each of which calls ``work(rank)``; returns their process ids."""
+    children, port = [], free_port()
     with open(log, "w") as stream:
         for rank in range(count):
             names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from processes import free_port
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 pytestmark = pytest.mark.slow
@@ -49,12 +49,6 @@ def cluster(tmp_path, world):
         return done.stderr
 
     return run
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 def test_two_machines_train_by_the_script(cluster, tmp_path):

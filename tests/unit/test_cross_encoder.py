@@ -1,6 +1,5 @@
 """Rankers, against sentence-transformers' ``CrossEncoder`` and transformers' own classifiers."""
 
-import contextlib
 import json
 import re
 import shutil
@@ -42,6 +41,7 @@ from hardneg.models.source import ModelSource
 from hardneg.models.tokenizing import pair_store
 from hardneg.process import memory, progress
 from hardneg.recipes.starting_ranker import as_long_as_it_takes
+from hardneg.search.retriever import untimed
 from hardneg.storage.artifacts import MANIFEST, read_manifest
 from hardneg.training.gradient_cache import cached
 from hardneg.training.loop import StepOutput
@@ -829,11 +829,6 @@ def trained(folder, bert, source, cache, *, until):
     )
     stage.advance("ranker", until)
     return ranker
-
-
-@contextlib.contextmanager
-def untimed(stage, **facts):
-    yield facts
 
 
 def test_a_ranker_trains_in_a_stage_goes_on_and_is_published_once(bert, tmp_path):

@@ -5,7 +5,6 @@ import os
 import pty
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,7 +19,7 @@ from hardneg.process import distributed, launch, meeting, signals, threads
 from hardneg.process.agreement import check_told_alike
 from hardneg.process.distributed import group, rank, shard_of, world_size
 from hardneg.process.signals import StopFlag, stop_flag
-from processes import together
+from processes import free_port, together
 
 
 def test_alone_there_is_one_shard(monkeypatch):
@@ -150,12 +149,6 @@ def test_half_of_what_a_launcher_says_is_refused(launched, work, environment, sa
     with pytest.raises(SettingsError, match=f"BAD_LAUNCH.*{said}.*torchrun") as raised:
         work()
     assert raised.value.status == 2
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 @pytest.mark.parametrize("number", ["0", "1"])

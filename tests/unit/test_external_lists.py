@@ -27,7 +27,7 @@ from hardneg.negatives.external_lists import (
     sequence_hashes,
     with_first,
 )
-from hardneg.negatives.imported_pool import within_bounds, without_copies
+from hardneg.negatives.imported_pool import file_within, without_copies
 from hardneg.negatives.pool import SOURCES, check_pool
 from hardneg.negatives.scores import StoredScores
 from hardneg.records import Positives
@@ -307,7 +307,7 @@ def test_bounds_on_scores_of_a_pool_compare_those_of_one_source():
         ({"rank_from": 2}, [1, 3, 4]),
         ({"max_score": 18.0}, [0, 1, 3, 4]),
     ):
-        assert within_bounds(pool, hn.Filters(**bounds)).passage_rows.tolist() == rows
+        assert file_within(pool, hn.Filters(**bounds)).passage_rows.tolist() == rows
 
 
 @pytest.mark.parametrize(

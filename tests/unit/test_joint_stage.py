@@ -18,6 +18,7 @@ from faults.injected import tree
 from hardneg.errors import ArtifactError, Interrupted, NumericError
 from hardneg.experiment.metrics import Metrics
 from hardneg.process.signals import stop_flag
+from hardneg.search.retriever import untimed
 from hardneg.storage import disk
 from hardneg.storage.artifacts import is_published, publish, read_json, read_manifest
 from hardneg.storage.disk import TEMPORARY, foreign, sweep_below
@@ -62,11 +63,6 @@ def save_net(net, path, *, inputs, replace):
         foreign(draft / "net.safetensors") as file,
     ):
         save_file(net.state_dict(), file)
-
-
-@contextlib.contextmanager
-def untimed(stage, **facts):
-    yield facts
 
 
 def refreshed(folder, turn):

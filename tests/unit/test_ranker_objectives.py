@@ -1,6 +1,5 @@
 """The ranker's training step, against a padded one of transformers, in little memory, over several processes."""
 
-import contextlib
 import json
 import math
 from dataclasses import replace
@@ -21,6 +20,7 @@ from hardneg.models.rankers import load_ranker, new_ranker, save_ranker
 from hardneg.models.saving import save_encoder
 from hardneg.models.source import ModelSource
 from hardneg.models.tokenizing import pair_store
+from hardneg.search.retriever import untimed
 from hardneg.training import ranker_objectives, sharing
 from hardneg.training.batches import GroupBatch, KnownPositives
 from hardneg.training.loop import backward, train_steps
@@ -523,11 +523,6 @@ def test_gradients_of_all_processes_add_up(calm, monkeypatch, size, queries, neg
 
 
 # ---------------------------------------------------------------- both in one stage
-
-
-@contextlib.contextmanager
-def untimed(stage, **facts):
-    yield facts
 
 
 def trained(world, folder, *, stop=None):

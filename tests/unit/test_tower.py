@@ -1,6 +1,5 @@
 """Towers that read pairs, against transformers itself; and a model on one that trains beside a bi-encoder."""
 
-import contextlib
 import copy
 import pickle
 import shutil
@@ -38,6 +37,7 @@ from hardneg.models.source import ModelSource
 from hardneg.models.tokenizing import pair_store, token_store
 from hardneg.models.tower import Tower, TowerModel, publish_model, read_tower
 from hardneg.records import TextTemplate, TokenBatch, offsets_of
+from hardneg.search.retriever import untimed
 from hardneg.storage.artifacts import read_manifest
 from hardneg.storage.disk import foreign
 from hardneg.training.checkpoint import checkpoints
@@ -295,11 +295,6 @@ def training(folder, world):
         checkpoint_every=4,
     )
     return stage, scorer, pairs
-
-
-@contextlib.contextmanager
-def untimed(stage, **facts):
-    yield facts
 
 
 def train(folder, world, *, until=None):

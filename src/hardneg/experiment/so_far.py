@@ -53,7 +53,7 @@ def has_runs(runs: Path) -> bool:
     return any(runs.glob("*/manifest.json"))
 
 
-def steps_made(model: Path) -> int:
+def steps_or_0(model: Path) -> int:
     """The optimiser steps that made a published model; 0 if it is not there."""
     return int(read_manifest(model).inputs.get("step", 0)) if is_published(model) else 0
 
@@ -99,7 +99,7 @@ class _Reader:
                 continue
             facts: dict[str, Any] = {"episode": number - 1, "pool": before.negatives, "model": before.model}
             name = f"episode-{number - 1}"
-            yield (number - 1, NEVER), self._record(name, "episode", runs, step=steps_made(before.model), **facts)
+            yield (number - 1, NEVER), self._record(name, "episode", runs, step=steps_or_0(before.model), **facts)
 
     def _refreshed(self) -> Iterator[tuple[Order, StateRecord]]:
         """The state that mined each version of the negatives (ANCE)."""
@@ -171,7 +171,7 @@ class _Reader:
             pool = self.layout.episode(EPISODE).version(
                 self._candidates_of(int(self.settings.get("iterations", 1)))
             )
-        facts: dict[str, Any] = {"episode": episode, "step": steps_made(model), "model": model, "pool": pool}
+        facts: dict[str, Any] = {"episode": episode, "step": steps_or_0(model), "model": model, "pool": pool}
         return self._record(name, name, self.layout.runs_of(name), **facts)
 
     def _through_others(self, base: StateRecord, runs: Path) -> Iterator[StateRecord]:

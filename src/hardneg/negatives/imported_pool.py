@@ -93,7 +93,7 @@ def from_file(
             copies=collection.copies,
         )
     ours = without_copies(import_pool(given, positives, episode, collection.text_keys), collection.copies)
-    ours = within_bounds(without_answers(ours, contains), filters)
+    ours = file_within(without_answers(ours, contains), filters)
     n = len(ours.passage_rows)
     ours = replace(
         ours,
@@ -135,7 +135,7 @@ def without_copies(pool: NegativePool, copies: Int32 | None) -> NegativePool:
     return replace(pool.keep(keep), copies={"file": again})
 
 
-def within_bounds(pool: NegativePool, filters: Filters) -> NegativePool:
+def file_within(pool: NegativePool, filters: Filters) -> NegativePool:
     """The entries of a pool from a file whose ranks and scores are within the bounds.
 
     An entry without a rank or a score, as of the source ``random``, is not bounded by it. The highest scores are

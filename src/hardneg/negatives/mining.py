@@ -236,7 +236,7 @@ def mine_candidates(
     if source == "random":
         assert count is not None, "random negatives are drawn, not listed"
         drawn = drawn_at_random(collection, positives, count=count, seed=seed, episode=episode, contains=contains)
-        return within_bounds(corpus, drawn, positives, filters.on_scores) if keep is None else keep(drawn)
+        return drawn_within(corpus, drawn, positives, filters.on_scores) if keep is None else keep(drawn)
     if source == "file":
         assert given is not None, "negatives from a file need one"
         return from_file(
@@ -298,7 +298,7 @@ def drawn_at_random(
     )
 
 
-def within_bounds(
+def drawn_within(
     corpus: Miner | Corpus, drawn: NegativePool, positives: Positives, filters: Filters
 ) -> NegativePool:
     """The entries of a random draw whose scores by the model that mines are within the bounds.

@@ -112,7 +112,7 @@ def _pairs(pool: NegativePool, start: int, stop: int) -> tuple[Int32, Int32, Int
     return pool.query_rows[start:stop][pairs >> 31], passages, place.astype(np.int64)
 
 
-class PairScorer(Protocol):
+class GuideScorer(Protocol):
     """A model over a collection that scores pairs: a cross-encoder or a bi-encoder."""
 
     digest: str  # of the model
@@ -123,7 +123,7 @@ class PairScorer(Protocol):
         ...
 
 
-def guide_of(scorer: PairScorer, collection: Collection) -> Guide:
+def guide_of(scorer: GuideScorer, collection: Collection) -> Guide:
     """The guide over a collection that scores as ``scorer``; its messages name ids."""
 
     def name(query: int, passage: int) -> str:

@@ -86,7 +86,7 @@ class FrozenModels:
 
     def _at(self, place: str) -> Guide:
         """The model at a place as a guide."""
-        source = source_at(self.source, place)
+        source = frozen_source(self.source, place)
         beside = cache_beside(source.model)
         scorer = scorer_at(source, self.collection, self.cache, self.settings.encoding, beside)
         return guide_of(scorer, self.collection)
@@ -182,7 +182,7 @@ def frozen_models(
     return FrozenModels(settings, source, starting, data.collection, cache)
 
 
-def source_at(source: ModelSource, place: str) -> ModelSource:
+def frozen_source(source: ModelSource, place: str) -> ModelSource:
     """The record of a frozen model at a place, which is read with the same permissions as the trained one."""
     return dataclasses.replace(source, model=place, passage_model=None, ranker=None)
 
@@ -211,7 +211,7 @@ def frozen_inputs(
             alone = f"train on the scored negatives alone ({settings.given_alone})"
             raise SettingsError("NO_TEACHER", what, f"give --teacher M, or {alone}")
     places = {"filter_by": source.filter_by, "teacher": source.teacher}
-    return {name: digest_at(source_at(source, place)) for name, place in places.items() if place is not None}
+    return {name: digest_at(frozen_source(source, place)) for name, place in places.items() if place is not None}
 
 
 def check_stored(

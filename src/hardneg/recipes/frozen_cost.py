@@ -10,7 +10,7 @@ from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.source import ModelSource
 from hardneg.negatives.pool import NegativePool
 from hardneg.recipes.cost_model import Beside, CostModel, queries_of_step
-from hardneg.recipes.frozen import open_frozen, source_at
+from hardneg.recipes.frozen import frozen_source, open_frozen
 from hardneg.recipes.group_settings import GroupSettings, MiningSettings
 from hardneg.recipes.microbenchmarks import kept
 from hardneg.recipes.settings import TrainingSettings
@@ -44,4 +44,4 @@ def frozen_work(
 
 def model_at(source: ModelSource, place: str | None) -> Callable[[], BiEncoder | CrossEncoder] | None:
     """The function that opens the frozen model at a place; None: it is the model that training starts from."""
-    return None if place is None else partial(kept(open_frozen), source_at(source, place))
+    return None if place is None else partial(kept(open_frozen), frozen_source(source, place))

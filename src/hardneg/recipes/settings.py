@@ -471,9 +471,9 @@ class Recipe:
         :class:`~hardneg.diagnostics.reranked.RankedState`). ``training`` is a
         :class:`~hardneg.recipes.training_run.TrainingRun`, ``base`` makes a fresh model as training starts with
         it, and ``given`` holds the pool or the index to begin with, if it takes one.
-    plan : (settings, data, encoder) -> the work of an experiment, a :class:`~hardneg.recipes.estimate.CostModel`.
-        If the recipe also trains a ranker, the argument ``ranker`` is the one to begin with; if it takes a pool,
-        ``given`` is that one.
+    plan : (settings, data, encoder) -> the work of an experiment, a
+        :class:`~hardneg.recipes.cost_model.CostModel`. If the recipe also trains a ranker, the argument ``ranker``
+        is the one to begin with; if it takes a pool, ``given`` is that one.
     about : the name of the recipe in the model card, with the paper.
     roles : name of a role -> the function that does its work, if roles run as separate processes. It takes
         (training, base, patience), and ``ranker`` if the recipe takes a ranker to begin with.

@@ -116,13 +116,12 @@ def bm25_run(
     query_rows: Int32,
     k: int,
     cache: Path,
-    language: str | None = None,
     *,
     among: Int32 | None = None,
 ) -> Run:
     """The run of queries of the collection itself; see :func:`bm25_texts`."""
     texts = collection.query_texts.take(query_rows)
-    return bm25_texts(collection, texts, k, cache, query_rows, language, among=among)
+    return bm25_texts(collection, texts, k, cache, query_rows, among=among)
 
 
 def bm25_texts(

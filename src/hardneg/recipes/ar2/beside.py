@@ -28,7 +28,7 @@ from hardneg.models.saving import save_encoder
 from hardneg.process.distributed import by_leader
 from hardneg.recipes.ar2.game import Game, first_ranker
 from hardneg.recipes.ar2.pipeline import Pipelines
-from hardneg.recipes.ar2.refreshes import archived_state, candidates, refresh, runs_of, state_behind
+from hardneg.recipes.ar2.refreshes import archived_state, candidates_at, refresh, runs_of, state_behind
 from hardneg.recipes.ar2.settings import Ar2
 from hardneg.recipes.measured_states import judge_of
 from hardneg.recipes.roles.peers import (
@@ -98,7 +98,7 @@ class Shelf:
         if item.ranker is not None:
             return self.pipelines.are_published(runs, item.by)
         mined = item.state <= self.settings.refreshes
-        return is_published(candidates(self.training, item.state) if mined else sharpness_of(runs))
+        return is_published(candidates_at(self.training, item.state) if mined else sharpness_of(runs))
 
     def is_spent(self, model: str, iteration: int) -> bool:
         """Whether all items that need a model after an iteration are done."""
@@ -152,7 +152,7 @@ def be_trainer(
     wait = timed_wait(experiment, wait_for_peer(heartbeat_of(experiment, INFERENCER), patience))
 
     def wait_for(version: int) -> None:
-        path = candidates(training, version)
+        path = candidates_at(training, version)
         by_leader(wait, lambda: is_published(path) or None, f"version {version} of the candidates")
 
     wait_for(0)

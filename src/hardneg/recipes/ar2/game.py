@@ -16,7 +16,7 @@ from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.rankers import load_ranker, save_ranker
 from hardneg.negatives.pool import NegativePool
 from hardneg.process import stages
-from hardneg.recipes.ar2.refreshes import candidates
+from hardneg.recipes.ar2.refreshes import candidates_at
 from hardneg.recipes.ar2.settings import EPISODE, FIRST_RANKER, Ar2
 from hardneg.recipes.starting_ranker import StartingRanker
 from hardneg.recipes.training_run import TrainingRun
@@ -90,7 +90,7 @@ class Drawn:
         """The candidates in force at a step."""
         version = self.version_at(step)
         if self.loaded is None or self.loaded[0] != version:
-            self.loaded = version, self.training.read_pool(candidates(self.training, version))
+            self.loaded = version, self.training.read_pool(candidates_at(self.training, version))
         return self.loaded[1]
 
     def __call__(self, step: int) -> GroupBatch:
@@ -104,7 +104,7 @@ class Drawn:
 
 def inputs_of(training: TrainingRun[Ar2]) -> dict[str, str]:
     """Digests of what the stages train on: the first candidates decide all others."""
-    return training.inputs | {"pool": read_manifest(candidates(training, 0)).digest}
+    return training.inputs | {"pool": read_manifest(candidates_at(training, 0)).digest}
 
 
 def ranker_trainee(

@@ -29,7 +29,7 @@ from hardneg.recipes.ar2.beside import be_trainer, infer, states_beside
 from hardneg.recipes.ar2.game import Game, first_ranker
 from hardneg.recipes.ar2.pipeline import Pipelines
 from hardneg.recipes.ar2.ranker_card import ABOUT, publish_ranker
-from hardneg.recipes.ar2.refreshes import archived_state, candidates, refresh, runs_of, state_behind
+from hardneg.recipes.ar2.refreshes import archived_state, candidates_at, refresh, runs_of, state_behind
 from hardneg.recipes.ar2.settings import EPISODE, Ar2
 from hardneg.recipes.cost_model import Beside, CostModel, judged_queries, queries_of_step, work_of
 from hardneg.recipes.roles.peers import INFERENCER, TRAINER, Supervisor
@@ -114,7 +114,7 @@ def in_turn(
 def final_state(training: TrainingRun[Ar2], device: Any) -> Snapshot:
     """The state of the retriever after its last turn."""
     settings = training.settings
-    pool = candidates(training, settings.version_of(RETRIEVER, settings.steps - 1))
+    pool = candidates_at(training, settings.version_of(RETRIEVER, settings.steps - 1))
     encoder = load_encoder(str(training.last_model), device=device)
     return training.final_state(encoder, settings.steps, pool, episode=EPISODE)
 
@@ -169,7 +169,7 @@ class Iterations:
 
         If they are, only the archived state is yielded.
         """
-        if by_leader(is_published, candidates(self.training, version)):
+        if by_leader(is_published, candidates_at(self.training, version)):
             if self.stage.at(**self.settings.at_refresh(version)):  # a run may have been killed in between
                 state_behind(self.training, self.game.encoder, version).discard()
             old = archived_state(self.training, version)
@@ -187,7 +187,7 @@ class Iterations:
         """The positions of refreshes and of re-ranking that are not published yet."""
         settings, training, pipelines = self.settings, self.training, self.pipelines
         versions, between = range(1, settings.refreshes + 1), range(1, settings.iterations)
-        unmined = [version for version in versions if not is_published(candidates(training, version))]
+        unmined = [version for version in versions if not is_published(candidates_at(training, version))]
         unranked = [
             number
             for number in between

@@ -24,7 +24,7 @@ def runs_of(training: TrainingRun[Ar2], version: int) -> Path:
     return episode.version_runs(version) if version else episode.runs
 
 
-def candidates(training: TrainingRun[Ar2], version: int) -> Path:
+def candidates_at(training: TrainingRun[Ar2], version: int) -> Path:
     """The folder of the candidates of a refresh."""
     return training.experiment.layout.episode(EPISODE).version(version)
 
@@ -37,7 +37,7 @@ def refresh(training: TrainingRun[Ar2], state: Snapshot, version: int) -> None:
         positives = current_positives(state, data, settings.depth, contains)
         return training.mined(state, positives, contains, episode=version)
 
-    path = candidates(training, version)
+    path = candidates_at(training, version)
     if by_leader(is_published, path):
         return
     _ = state.passages, state.training_queries  # all processes encode, then one mines
@@ -68,6 +68,6 @@ def facts_of(training: TrainingRun[Ar2], version: int) -> dict[str, Any]:
     settings, step = training.settings, version * training.settings.retriever_steps
     if not version:
         return {"step": step, "kind": "untrained"}
-    pool = candidates(training, settings.version_of(RETRIEVER, step - 1))
+    pool = candidates_at(training, settings.version_of(RETRIEVER, step - 1))
     weights = training.experiment.layout.state(step).model if step in settings.kept_steps else None
     return {"step": step, "kind": "version", "episode": EPISODE, "pool": pool, "weights": weights}
