@@ -1,6 +1,7 @@
 """The command line: faults are one line each with their status, results stand alone, help shows examples."""
 
 import errno
+import inspect
 import json
 import logging
 import re
@@ -14,8 +15,10 @@ import pytest
 import torch
 import typer
 
+import hardneg as hn
 from faults.injected import LINE
 from hardneg import __version__, cli
+from hardneg.cli.application import COMMANDS as BY_HEADING
 from hardneg.cli.application import application
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import Labels
@@ -445,6 +448,32 @@ def test_how_a_model_is_read_is_passed_on(hardneg, monkeypatch, process, command
     assert {name: value for name, value in seen.items() if name in expected} == expected
     assert "allow_code" not in seen
     assert process["allow_code"] == ("abc",)
+
+
+def defaults_of(function):
+    found = inspect.signature(function).parameters.values()
+    return {one.name: one.default for one in found if one.default is not inspect.Parameter.empty}
+
+
+IN_ANOTHER_FORM = {"mine": {"sources", "labels"}}  # than texts
+
+
+@pytest.mark.parametrize(
+    ("command", "function"),
+    [
+        *((name, name) for name in ("encode", "index", "rerank", "fuse", "mine", "score", "audit", "inspect")),
+        *((name, name) for name in ("evaluate", "compare", "diagnose")),
+        *(("export", "export_pool"), ("doctor", "examine")),
+    ],
+)
+def test_an_option_has_the_default_of_the_function(command, function):
+    commands = {name: made for entries in BY_HEADING.values() for name, made, _ in entries}
+    typed, called = defaults_of(commands[command]), defaults_of(getattr(hn, function))
+    if "filters" in called:
+        called |= vars(called["filters"])
+    both = (typed.keys() & called.keys()) - IN_ANOTHER_FORM.get(command, set())
+    assert both
+    assert {name: typed[name] for name in both} == {name: called[name] for name in both}
 
 
 def test_what_mining_was_asked_for_is_in_the_pool(hardneg, world, tmp_path):
