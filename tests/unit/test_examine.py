@@ -143,9 +143,8 @@ def test_the_facts_by_hand(tmp_path):
         "positives_equal": 1,
     }
     assert found["lengths"]["queries"] == {"median": 3, "p95": 20, "longest": 20}
-    assert (
-        "1 passage has the same text as an earlier one but for white space." in found["said"]
-    )  # of the two that are equal
+    assert "1 duplicate passage (ignoring whitespace)." in found["said"]  # of the two that are equal
+    assert "Positives per query in 'train': 0 (1 query), 1 (2 queries), 2 (1 query)." in found["said"]
 
 
 @pytest.mark.parametrize(
@@ -174,15 +173,15 @@ def test_blank_texts_are_told_and_are_no_copies(tmp_path, queries, told):
     blank = sum(not text.strip(" \u200b") for text in queries.values())
     assert found["blank"] == {"passages": 3, "positives": 2, "queries": blank}
     assert (found["copies"]["passages_equal"], found["copies"]["passages_nearly_equal"]) == (0, 0)
-    (advised,) = (line for line in found["advice"] if "blank" in line)
+    (advised,) = (line for line in found["advice"] if "blank:" in line)
     assert advised.startswith(told)
-    assert not any("are copies" in line for line in found["advice"])
+    assert not any("are duplicates" in line for line in found["advice"])
 
 
 def test_blank_passages_that_no_query_names_are_told_too(tmp_path):
     alone = Collection.from_lists({"a": "one", "b": ""}, to=tmp_path / "c", allow_empty=True)
     assert "1 passage is blank: remove it." in hn.examine(alone)["advice"]
-    assert not any("blank" in line for line in hn.examine(world(tmp_path / "w"))["advice"])
+    assert not any("blank:" in line for line in hn.examine(world(tmp_path / "w"))["advice"])
 
 
 @pytest.mark.parametrize(
@@ -222,7 +221,7 @@ def test_texts_without_blanks_are_measured_in_characters(tmp_path):
     passages = {"a": "北京是中国的首都。", "b": "東京は 日本です"}
     found = hn.examine(Collection.from_lists(passages, to=tmp_path / "c"))
     assert found["lengths"]["passages"] == {"median": 9, "p95": 9, "longest": 9}
-    assert "Half of the passages have at most 9 characters, 95 % at most 9." in found["said"]
+    assert "Passages: median 9 characters, 95th percentile 9." in found["said"]
 
 
 @pytest.mark.parametrize(("text", "told"), [("{}", True), ("number {}", False)])
@@ -236,14 +235,16 @@ def test_advice_follows_from_what_was_found(tmp_path):
     told = " ".join(hn.examine(world(tmp_path))["advice"])
     for part in (
         "2 queries of 'test' are also in 'train', or nearly so, such as 'what jumps': remove them",
-        "17 % of the passages are copies.",
-        " % of the passages are nearly equal to another one.",
+        "17 % of the passages are duplicates.",
+        " % of the passages have near-duplicates.",
         "In `warmup`, --set guide_mask=true",
         "There is no dev split: a tenth of the training queries",
         "1 query of 'train' has no positive: it is left out.",
         "There is little to train on (2 training queries): results may differ",
-        "`hardneg train warmup --preset finetune`: 100 steps of 2 queries, 100 passes over 2 training queries. "
-        "These are many passes: fewer may do, such as --epochs 10.",
+        f"`hardneg train warmup --preset finetune --data {tmp_path / 'c'} --model M --out exp`: 100 steps of 2 queries,"
+        " 100 passes over 2 training queries (and 1 held out as dev). These are many passes: fewer may do, such as "
+        "--epochs 10, which ignores the preset's min_steps. When dev no longer rises, continue from its model with "
+        f"`hardneg train star --preset finetune --data {tmp_path / 'c'} --model exp --out exp-star`, which mines.",
     ):
         assert part in told
     assert "There is no test split" not in told
@@ -277,7 +278,7 @@ def test_advice_names_the_split_that_can_be_trained_on(tmp_path):
         "queries_per_step": 32,
         "passes": 100,
     }
-    assert "--preset finetune --train all`" in found["advice"][-1]
+    assert found["advice"][-1].count(f"--preset finetune --train all --data {tmp_path / 'c'} --model ") == 2
 
 
 def test_a_corpus_alone_and_queries_without_judgements_are_told(tmp_path):

