@@ -238,7 +238,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as fault:  # an integer of thousands of digits, a table in a table in …
         if other := other_language(path, data):
             fix = "write lines such as learning_rate = 3e-5, or give them by --set"
-            raise SettingsError("BAD_TOML", f"this is {other}, and only TOML is read", fix, path=path) from fault
+            raise SettingsError("BAD_TOML", f"this is {other}, but only TOML is read", fix, path=path) from fault
         place = re.search(r" \(at line (\d+), (column \d+)\)", str(fault))
         number = int(place[1]) if place else None
         why = f"{str(fault)[: place.start()]} at {place[2]}" if place else str(fault)

@@ -284,13 +284,11 @@ def test_options_of_what_is_not_built_are_refused(index):
 
 def test_one_index_is_trained_over(world, built, tmp_path):
     train = [world.collection, world.calm, tmp_path / "exp"]
-    with pytest.raises(SettingsError, match="BAD_SETTING: an index is given, and index = pq builds another"):
+    with pytest.raises(SettingsError, match="BAD_SETTING: an index is given, but index = pq builds another"):
         hn.train_adore(*train, index_folder=built / "pq", index="pq", subvectors=4, bits=4, cut=10)
-    with pytest.raises(
-        SettingsError, match="BAD_SETTING: index = given, and no index is given; give index_folder="
-    ):
+    with pytest.raises(SettingsError, match="BAD_SETTING: index = given needs an index; give index_folder="):
         hn.train_adore(*train, index="given", cut=10)
-    with pytest.raises(SettingsError, match="BAD_SETTING: an index is given, and this recipe searches with none"):
+    with pytest.raises(SettingsError, match="BAD_SETTING: an index is given, but this recipe searches with none"):
         hn.train_star(*train, index_folder=built / "pq")
     assert not (tmp_path / "exp").exists()
 

@@ -516,5 +516,7 @@ def test_no_positive_of_the_version_in_force_is_an_in_batch_negative_of_ance(qa,
 
 
 def test_adore_refuses_labels_by_answers(qa, tmp_path):
-    with pytest.raises(Faults, match="adore knows a positive by its judgement alone"):
+    with pytest.raises(
+        Faults, match="adore does not support labels = answers: it uses judged positives only; leave labels out"
+    ):
         hn.train_adore(qa.collection, qa.model, tmp_path / "exp", device="cpu", labels="answers", cut=10)

@@ -86,7 +86,7 @@ def test_a_ranker_is_not_fused(trained):
     _, out = trained
     opened = opened_at(out)
     assert opened.results.pop("fused")
-    with pytest.raises(NotRecorded, match="judged among all passages"):
+    with pytest.raises(NotRecorded, match="evaluated on all passages"):
         fused_table(opened)
     opened = opened_at(out)
     assert opened.results.pop("fused")
@@ -122,7 +122,11 @@ def test_advice_names_what_fusing_gives():
         .startswith("BM25 is ahead here: fuse the model with it (hardneg fuse: RR@10 0.700)")
     )
     told["fused"]["test"]["final+bm25"]["RR@10"] = 0.58  # better than the model, but not than BM25 alone
-    assert verdict(told).advice[0].startswith("BM25 is ahead here, also of both fused (RR@10 0.580): ")
+    assert (
+        verdict(told)
+        .advice[0]
+        .startswith("BM25 alone is best here; fusing it with the model gives only RR@10 0.580. Search with BM25, ")
+    )
     row_of_bm25 = told["comparisons"].pop()
     assert row_of_bm25["b"] == "bm25"
     assert "fuse" not in verdict(told).advice[0]
@@ -130,7 +134,9 @@ def test_advice_names_what_fusing_gives():
     assert (
         verdict(told)
         .advice[0]
-        .startswith("Ask BM25, too: fused, both are better than the model alone (hardneg fu")
+        .startswith(
+            "Fuse the model with BM25 (hardneg fuse): together they are better than the model alone (RR@10 "
+        )
     )
     told["fused"]["comparisons"][0]["p_holm"] = 0.2
     assert "fuse" not in verdict(told).advice[0]

@@ -460,7 +460,7 @@ def test_where_dev_would_need_half_of_the_passages_it_is_judged_among_all(train,
     assert results["dev_among"] == {"first": 100, "passages": 120, "of": 120}
     assert dev_of_unfinished(out) == (results["dev_among"], None, None)
     assert few_of_dev(results, 100) is None
-    assert not any("judged among" in line for line in said)
+    assert not any("evaluated on" in line for line in said)
 
 
 def test_training_says_among_which_passages_dev_is_judged(train, monkeypatch):
@@ -468,7 +468,7 @@ def test_training_says_among_which_passages_dev_is_judged(train, monkeypatch):
     monkeypatch.setattr("hardneg.diagnostics.results.say", said.append)
     results, out = train("warmup", "few", measure_every=2, keep="best", dev_passages=1)
     passages = results["dev_among"]["passages"]
-    assert f"dev is judged among {passages} of 120 passages" in said[0]
+    assert f"dev is evaluated on {passages} of 120 passages" in said[0]
     among, shown, compared = dev_of_unfinished(out)
     assert (among, shown, compared[0]) == (results["dev_among"], 1, 1)
 
@@ -571,7 +571,7 @@ def test_dev_is_judged_on_drawn_queries_and_compared_on_the_smallest_draw(train,
 
 
 def test_dev_passages_are_refused_where_they_would_be_ignored(train):
-    with pytest.raises(Faults, match="dev_passages = 5, and adore encodes"):
+    with pytest.raises(Faults, match="adore does not support dev_passages = 5: it encodes"):
         train("adore", dev_passages=5)
     with pytest.raises(SettingsError, match="dev_passages = 5 with documents of several chunks") as fault:
         train("warmup", dev_passages=5, chunks=2)

@@ -124,7 +124,7 @@ def test_a_plan_counts_the_tokens_of_cut_passages_in_steps_alone(world):
 
 
 def test_what_reads_no_passages_or_parts_of_them_refuses_it(world, tmp_path):
-    with pytest.raises(Faults, match="train_passage_length = 5, and no step of adore reads a passage"):
+    with pytest.raises(Faults, match="adore does not support train_passage_length = 5: its steps read no passage"):
         hn.settings_of("adore", cut=10, train_passage_length=CUT)
     with pytest.raises(Faults, match="train_passage_length = 5: a ranker has no such setting"):
         hn.settings_of("ranker", train_passage_length=CUT)

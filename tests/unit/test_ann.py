@@ -162,7 +162,9 @@ def test_recall_of_given_queries(world, tmp_path):
     for lacking, code in (({"data": collection}, "NO_MODEL"), ({"model": model}, "NO_DATA")):
         with pytest.raises(SettingsError, match=code):
             hn.index(root / "embeddings", tmp_path / "j", **lacking)
-    with pytest.raises(SettingsError, match=r"split = nosuch, and no collection .*; leave it out, or give data="):
+    with pytest.raises(
+        SettingsError, match=r"split = nosuch has no effect without .*; leave split out, or give data="
+    ):
         hn.index(root / "embeddings", tmp_path / "j", split="nosuch")
     assert not (tmp_path / "j").exists()
 

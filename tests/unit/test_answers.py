@@ -389,11 +389,11 @@ def test_no_answers_is_one_clear_line(collection, tmp_path):
     bare = Collection.from_lists([("p", "text")], {"q": "x"}, {"test": {"q": ["p"]}}, to=tmp_path / "bare")
     run = run_of({0: [0]})
     with pytest.raises(
-        InputError, match=r"^NO_ANSWERS: Answer@5 looks for answers, and no query of the collection"
+        InputError, match=r"^NO_ANSWERS: Answer@5 looks for answers, but no query of the collection"
     ):
         score(run, bare, tmp_path, "RR@10 Answer@5")
     with pytest.raises(
-        InputError, match="NO_ANSWERS: Answer@5 looks for answers, and no query of the split has one"
+        InputError, match="NO_ANSWERS: Answer@5 looks for answers, but no query of the split has one"
     ):
         score(run, collection, tmp_path, "Answer@5", split="train")
     with pytest.raises(SettingsError, match="NO_COLLECTION: Answer@5 looks for answers in texts"):

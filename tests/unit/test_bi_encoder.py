@@ -49,7 +49,7 @@ def test_a_token_without_an_embedding_is_the_models_fault(copied):
     encoder = load_encoder(str(copied))
     tokens = token_batch(["unheard-of"], [], encoder.template("query"), encoder.tokenizer("query"))
     size = encoder.tower("query").transformer.config.vocab_size
-    with pytest.raises(InputError, match=f"BAD_MODEL: the tokenizer gives the token id {size}, and the model has"):
+    with pytest.raises(InputError, match=f"BAD_MODEL: the tokenizer gives the token id {size}, but the model has"):
         encoder.encode(tokens, "query")
 
 

@@ -432,7 +432,7 @@ def test_what_is_wrong_in_a_file_is_one_line(tmp_path, text, said):
 def test_only_toml_is_read_and_another_language_is_named(tmp_path, name, text, kind):
     with pytest.raises(HardnegError) as fault:
         settings_of("star", None, written(tmp_path, text, name))
-    assert f"BAD_TOML: this is {kind}, and only TOML is read; write lines such as" in str(fault.value)
+    assert f"BAD_TOML: this is {kind}, but only TOML is read; write lines such as" in str(fault.value)
 
 
 def test_a_setting_is_set_once(tmp_path):

@@ -383,7 +383,7 @@ def test_commands_of_one_process_refuse_to_be_several(launched, hardneg, command
     status, _, said = hardneg(*command.split())
     assert (status, said.count("\n")) == (2, 1)
     assert said.startswith("ONE_PROCESS: ")
-    assert "works in one process, and the launcher started 2" in said
+    assert "works in one process, but the launcher started 2" in said
 
 
 def test_the_command_line_says_so_in_one_line(launched, hardneg, tmp_path):

@@ -281,7 +281,10 @@ def test_a_preset_may_leave_idle_what_the_user_may_not(recipe, preset, changes, 
 
 MIXED_WITH_NOTHING = [
     ({"alpha": 0.3}, "alpha = 0.3, and there is no pool of the round before"),
-    ({"beta": 0.3, "sources": ["query"]}, "beta = 0.3, and the sources query are not both query and lookahead"),
+    (
+        {"beta": 0.3, "sources": ["query"]},
+        "beta = 0.3 divides negatives between query and lookahead, but sources= has only one",
+    ),
     ({"beta": 0.3, "sources": ["lookahead", "bm25"]}, "beta = 0.3, and the sources lookahead, bm25"),
 ]
 

@@ -145,7 +145,7 @@ def test_what_looks_like_a_path_is_not_asked_of_the_hub(name, tmp_path, monkeypa
     with pytest.raises(SettingsError, match=r"MODEL_NOT_FOUND: .*: no such folder"):
         load_encoder(name)
     (tmp_path / "model.bin").touch()
-    with pytest.raises(SettingsError, match="this is a file, and a model is a folder"):
+    with pytest.raises(SettingsError, match="this is a file, but a model is a folder"):
         load_encoder(str(tmp_path / "model.bin"))
 
 

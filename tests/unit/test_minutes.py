@@ -137,21 +137,21 @@ def test_each_seed_has_the_minutes(world, timed):
         ({"minutes": 3, "steps": [5]}, "minutes = 3 with steps, which also says"),
         (
             {"minutes": 3, "recipe": "ance-tele", "preset": "demo"},
-            "minutes = 3, and these settings count steps; leave",
+            "minutes = 3, but these settings count steps; leave",
         ),
         (
             {"minutes": 3, "recipe": "ar2", "preset": None},
-            "minutes = 3, and these settings count steps; leave them",
+            "minutes = 3, but these settings count steps; leave them",
         ),
-        ({"minutes": 3, "recipe": "ance", "mode": "async", "measure_every": None}, "and several processes train"),
+        ({"minutes": 3, "recipe": "ance", "mode": "async", "measure_every": None}, "but several processes train"),
         ({"minutes": 3, "recipe": "ance-tele", "stop_step": 7}, "minutes = 3 with stop_step, which also says"),
         (
             {"minutes": 0.8},
-            "minutes = 0.8, and all but training takes about 48s here; give more, at least about 1",
+            "minutes = 0.8 is too short: all but training takes about 48s here; give at least about 1",
         ),
         (
             {"minutes": 0.88},
-            "minutes = 0.88, and all but training takes about 48s here; give more, at least about 1",
+            "minutes = 0.88 is too short: all but training takes about 48s here; give at least about 1",
         ),
     ],
 )
@@ -176,7 +176,7 @@ def test_an_experiment_keeps_the_epochs_that_it_was_begun_with(world, timed, tmp
     epochs = begun["settings"]["epochs"]
     assert 1 < epochs <= 1.5
     assert f"minutes = 1: epochs = {epochs:g}; all but training takes about" in said
-    assert said.index("minutes = 1: the speed of this machine is measured first") < said.index(
+    assert said.index("minutes = 1: measuring the speed of this machine first takes") < said.index(
         "minutes = 1: epochs"
     )
     again = [*command[:-3], "2", *command[-2:]]

@@ -199,7 +199,7 @@ def test_a_length_beyond_the_model_is_told_when_it_is_lowered(published, caplog)
     file.write_text(json.dumps(json.loads(file.read_text()) | {"max_seq_length": 100_000}))
     encoder = load_encoder(str(place))
     assert encoder.settings.passage_length == encoder.each_tower()[0].longest
-    assert "published says 100000 tokens (max_seq_length), and its model takes" in caplog.text
+    assert "published says 100000 tokens (max_seq_length), but its model takes" in caplog.text
     load_encoder(str(place))
     assert caplog.text.count("published says 100000 tokens") == 1  # a command reads a model more than once
 

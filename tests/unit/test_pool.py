@@ -207,7 +207,7 @@ def test_a_pool_is_never_replaced(tmp_path):
 
 def test_a_file_of_negatives_is_no_pool(tmp_path):
     (tmp_path / "lists.jsonl").write_text("{}\n")
-    with pytest.raises(ArtifactError, match=r"this is a file, and a pool is a folder; make a pool of it"):
+    with pytest.raises(ArtifactError, match=r"this is a file, but a pool is a folder; make a pool of it"):
         load_pool(tmp_path / "lists.jsonl")
 
 

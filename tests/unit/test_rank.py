@@ -520,7 +520,7 @@ def test_options_of_the_model_that_re_ranks_stand_beside_an_open_retriever(world
 def test_a_depth_of_re_ranking_alone_names_what_the_caller_has(world, hardneg):
     data = world.collection.path
     status, _, err = hardneg("search", "--data", data, "--bm25", "--query", "x", "--rerank-k", 5)
-    told = "BAD_SETTING: rerank_k = 5, and nothing re-ranks; give"
+    told = "BAD_SETTING: rerank_k = 5 has no effect without a ranker; give"
     assert (status, err) == (2, f"{told} --rerank-by, or leave --rerank-k out\n")
     with pytest.raises(SettingsError, match=f"{told} rerank_by=, or leave rerank_k out"):
         hn.search_text(world.collection, "x", bm25=True, rerank_k=5)

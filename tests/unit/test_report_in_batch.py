@@ -62,7 +62,7 @@ def test_the_verdict_says_how_the_final_model_does_against_the_in_batch_state():
     assert found.advice == without.advice
     unsure = verdict(results, in_batch=Beside("it", row(0.05, 0.4, "episode-1")))
     assert "cannot be told apart from it" in unsure.details[0]
-    assert "were not shown to be better than those of the batch" in unsure.advice[0]
+    assert "were not shown to be better than in-batch negatives" in unsure.advice[0]
 
 
 def test_a_start_in_the_batch_is_named_in_the_sentence_and_told_once():

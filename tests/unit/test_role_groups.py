@@ -69,10 +69,10 @@ def test_roles_that_the_settings_lack_are_refused_before_any_work(recipe, change
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ({"recipe": "star"}, "BAD_SETTING: trainer_devices = 2, and star mines and trains in turn; leave it out"),
+        ({"recipe": "star"}, "BAD_SETTING: trainer_devices = 2, but star mines and trains in turn; leave it out"),
         (
             {"mode": "sync"},
-            "BAD_SETTING: trainer_devices = 2, and ance with mode = sync mines and trains in turn; leave it out, "
+            "BAD_SETTING: trainer_devices = 2, but ance with mode = sync mines and trains in turn; leave it out, "
             "or set mode = async",
         ),
         (
@@ -84,7 +84,7 @@ def test_roles_that_the_settings_lack_are_refused_before_any_work(recipe, change
         (
             {"inferencer": 2, "device": "cuda"},
             "NO_DEVICE: trainer_devices = 2, inferencer_devices = 2 need 4 CUDA devices, "
-            "and there are 3; ask for fewer, or for the device cpu",
+            "but there are 3; ask for fewer, or for the device cpu",
         ),
         (
             {"device": "cuda:1"},
@@ -104,7 +104,7 @@ def test_torchrun_starts_no_groups(monkeypatch):
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(SettingsError) as refused:
         groups()
-    assert str(refused.value).startswith("ONE_PROCESS: trainer_devices = 2, and this process was started by torch")
+    assert str(refused.value).startswith("ONE_PROCESS: trainer_devices = 2, but this process was started by torch")
 
 
 def test_a_command_and_a_function_take_them(hardneg, tmp_path, monkeypatch):

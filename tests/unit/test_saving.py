@@ -250,7 +250,7 @@ def test_foreign_directories_give_their_own_vectors(roberta, kind, legacy, tmp_p
     close(embed(encoder, "passage", tmp_path), theirs.encode(strings, prompt_name="passage"))
 
 
-CUT = "declares cosine as its similarity, and its vectors are cut to 16 dimensions"
+CUT = "declares cosine as its similarity, but its vectors are cut to 16 dimensions"
 
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])

@@ -248,8 +248,8 @@ def leak_advice(facts: Mapping[str, Any]) -> Iterator[str]:
     if (equal := copies["passages_equal"]) > 0.01 * facts["sizes"]["passages"]:
         share = 100 * equal / facts["sizes"]["passages"]
         yield (
-            f"{share:.0f} % of the passages are duplicates. Duplicates of a positive are never its negatives here, "
-            "but they take places in result lists and time to encode: remove them if they mean nothing."
+            f"{share:.0f} % of the passages are duplicates. Duplicates of a positive are never its negatives "
+            "here, but they take places in result lists and time to encode: remove them if they mean nothing."
         )
     if copies["passages_nearly_equal"] > 0.01 * copies["passages_compared"]:
         share = 100 * copies["passages_nearly_equal"] / copies["passages_compared"]
@@ -312,8 +312,9 @@ def beginning(training: Mapping[str, Any], data: str, model: str) -> str:
     return (
         f"Begin with `hardneg train {recipe} --preset {preset}{split} {data} {model} --out exp`: "
         f"{counted(training['steps'], 'step')} {of}, {passes} passes over "
-        f"{counted(training['queries'], 'training query')}{rest}{fewer}. When dev no longer rises, continue from its "
-        f"model with `hardneg train star --preset {preset}{split} {data} --model exp --out exp-star`, which mines."
+        f"{counted(training['queries'], 'training query')}{rest}{fewer}. When dev no longer rises, continue from "
+        f"its model with `hardneg train star --preset {preset}{split} {data} --model exp --out exp-star`, which "
+        "mines."
     )
 
 

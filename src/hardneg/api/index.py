@@ -66,11 +66,12 @@ def index(
     """
     check_new(Path(out))
     if (data is None) != (model is None):
-        what = "queries to measure recall with need a collection and a model"
-        raise SettingsError("NO_MODEL" if model is None else "NO_DATA", what, "give both, or neither")
+        what = "measuring recall with queries needs both a collection and a model"
+        fix = "give --data and --model, or neither"
+        raise SettingsError("NO_MODEL" if model is None else "NO_DATA", what, fix)
     if data is None and split != SPLIT:
-        what = f"split = {split}, and no collection is given whose queries it would choose"
-        raise SettingsError("BAD_SETTING", what, "leave it out, or give --data and --model")
+        what = f"split = {split} has no effect without a collection whose queries it would choose"
+        raise SettingsError("BAD_SETTING", what, "leave split out, or give --data and --model")
     read = Reading(
         passage_model=passage_model,
         allow_bin=allow_bin,

@@ -446,8 +446,8 @@ def of_second_model(reading: Mapping[str, Any]) -> Reading:
 def check_read(model: Place | None, reading: Mapping[str, Any]) -> None:
     """Refuse settings of how a model is read where none is given; raises :class:`SettingsError`."""
     if model is None and (idle := [name for name in OF_MODELS if reading.get(name) is not None]):
-        what = f"{idle[0]} = {brief(reading[idle[0]])}, and no model is given that is read so"
-        raise SettingsError("BAD_SETTING", what, "give --model too, or leave it out")
+        what = f"{idle[0]} = {brief(reading[idle[0]])} has no effect without a model"
+        raise SettingsError("BAD_SETTING", what, f"give --model too, or leave {idle[0]} out")
 
 
 def check_text(text: str) -> None:

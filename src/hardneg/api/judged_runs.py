@@ -56,7 +56,7 @@ def seeds_of_run(run: AnyRun) -> list[AnyRun]:
 def check_split(split: str, paths: Sequence[AnyRun]) -> None:
     """Refuse a split beside a file of judgements, unless it says which run of an experiment is meant."""
     if split != "test" and not experiments_of(paths):
-        what = f"split = {split}, and the judgements are those of qrels, whatever split they are of"
+        what = f"split = {split}, but the judgements are those of qrels, whatever split they are of"
         raise SettingsError("BAD_SETTING", what, "leave one of them out")
 
 
@@ -184,7 +184,7 @@ def same_passages(experiments: Mapping[Path, ChosenSplits]) -> None:
     first = next(iter(among), None)
     for place, one in among.items():
         if first is not None and one != among[first]:
-            what = f"its dev was judged among other passages than that of {first}"
+            what = f"its dev was evaluated on other passages than that of {first}"
             fix = "compare them by --split test, or train them with the same dev queries and dev_passages"
             raise InputError("NO_OVERLAP", what, fix, path=place)
 

@@ -69,21 +69,21 @@ class Keywords(Options, total=False):
     passage_prompt: str | None
     """Text put before every passage."""
     query_length: int | None
-    """Queries are cut after so many tokens, special ones included."""
+    """Maximum query length in tokens, special ones included."""
     passage_length: int | None
-    """Passages are cut after so many tokens, special ones included."""
+    """Maximum passage length in tokens, special ones included."""
     chunks: int | None
-    """A document is cut into up to so many chunks, and the score of the best one counts (MaxP)."""
+    """Maximum number of chunks of a document. The score of its best chunk counts (MaxP)."""
     max_characters: int | None
-    """Texts are cut after so many characters first. 0: they are not."""
+    """Texts are cut at this length before they become tokens. 0: they are not."""
     search_query_length: int | None
     """Length of queries in search and on test, where it differs from training. None: `query_length`."""
     train_passage_length: int | None
-    """Passages are cut after so many tokens in training steps, and nowhere else: mining, dev, test and search
-    read `passage_length`, which is at least as much. None: `passage_length`.
+    """Maximum passage length in training steps alone: mining, dev, test and search read `passage_length`, which
+    is at least as much. None: `passage_length`.
     """
     reinit_layers: int
-    """So many top layers of the transformer begin with random weights instead of the model's own."""
+    """Number of top layers of the transformer that begin with random weights."""
     reinit_seed: int
     """Seed of the random weights of `reinit_layers`."""
     optimizer: Literal["adamw", "lamb"]
@@ -109,25 +109,25 @@ class Keywords(Options, total=False):
     mask_known_positives: bool
     """Whether a passage that is a positive of the query, or has the text of one, is left out of its negatives."""
     min_steps: int | None
-    """At least so many steps are made where `epochs` would give fewer."""
+    """Minimum number of steps that `epochs` may give."""
     max_steps: int | None
-    """At most so many steps are made where `epochs` would give more, but one in each iteration of `ar2` and with
-    each version of the negatives of `ance`. `steps` wins over it.
+    """Maximum number of steps that `epochs` may give. `ar2` makes at least one in each iteration, `ance` at least
+    one with each version of the negatives. `steps` overrides it.
     """
     measure_every: int | float | None
     """How often dev is measured in training: an integer in steps, a number below 1 as a share of the schedule."""
     dev_queries: int | None
-    """Dev has at most so many queries, drawn or held out; drawn are first those with a relevant passage and an
-    answer. None: all queries of dev; at most 500 are held out.
+    """Maximum number of dev queries. Queries with a relevant passage and an answer are drawn first. None: all of
+    dev, or at most 500 held out.
     """
     dev_passages: int | None
-    """Dev is judged among the first so many hits of BM25 and the positives, if these are less than half of all.
-    None: among all passages.
+    """On dev, only BM25's top N passages of all dev queries and the positives are ranked, if these are under half
+    of the corpus. None: all passages.
     """
     keep: Literal["best", "last"]
     """Which state `model/` holds: the `last`, or the `best` on dev."""
     patience: int | None
-    """Training ends after so many measurements without a better one."""
+    """Training ends after this many measurements without a better one."""
     examine: Literal["all", "judged"]
     """`all`: training queries are searched too, so that forgetting is known. `judged`: only dev and test, as
     `ranker` does with either.
@@ -144,8 +144,8 @@ class Keywords(Options, total=False):
     depth: int
     """How deep negatives are mined: they are drawn from this many first hits of the query."""
     seed: int
-    """Seed of every random draw. By default, training on with the same recipe and queries takes another seed than
-    the model had.
+    """Seed of every random draw. If training continues from a model of the same recipe and queries, the default
+    seed changes.
     """
     precision: Literal["float32", "bfloat16"]
     """Number format of encoding and training. The default is the fastest one of the machine: `bfloat16` where the
@@ -156,13 +156,13 @@ class Keywords(Options, total=False):
     store_dtype: Literal["float16", "float32"]
     """Number format of stored vectors."""
     bm25_lists: int
-    """With `examine=all`: BM25's ranked lists are kept for at most so many training queries, drawn at random. The
+    """With `examine=all`: maximum number of training queries, drawn at random, whose lists by BM25 are kept. The
     report then says which negatives BM25 would have found first. 0 keeps none, and so does `ranker`.
     """
     pair_margins: int
-    """The margins of each step are kept for at most so many training queries, drawn at random: by how much it
-    scored the positive above each negative. The audit suspects negatives whose margin stays low. 0: none, as in
-    `ranker` and `ar2`.
+    """Maximum number of training queries, drawn at random, whose margins are kept: by how much each step scored
+    the positive above each negative. The audit suspects negatives whose margin stays low. 0: none, as in `ranker`
+    and `ar2`.
     """
     measures: str | list[str]
     """Measures of dev and test. The first one decides which state is kept."""
@@ -171,15 +171,15 @@ class Keywords(Options, total=False):
     tensorboard: bool
     """Whether metrics are written for TensorBoard, too."""
     silent_seconds: float
-    """A process that gives no sign of life for so long counts as dead."""
+    """A process that gives no sign of life for this long counts as dead."""
 
 
 class AnceTeleKeywords(Keywords, total=False):
     """What ``train ance-tele`` takes."""
 
     learning_rate: float | list[float]
-    """The highest learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele` take
-    a list, too: each rate is tried (`trial_share`), and training goes on with the best one on dev.
+    """Peak learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele` take a list,
+    too: each rate is tried (`trial_share`), and training goes on with the best one on dev.
     """
     max_score: float | None
     """A mined passage with a higher score is no negative."""
@@ -188,13 +188,13 @@ class AnceTeleKeywords(Keywords, total=False):
     relative_margin: float | None
     """A mined passage is a negative only if its score is at least this share below the positive's."""
     top: int | None
-    """Of the passages within the bounds, only so many with the highest scores are kept."""
+    """Maximum number of passages within the bounds to keep: those with the highest scores."""
     guide_mask: bool
     """Whether a negative of a step is left out if the untrained model scores it above the positive."""
     guide_margin: float
-    """Negatives whose score is above the positive's less this margin are masked."""
+    """Negatives whose score is above (positive's score - this margin) are masked."""
     distill: Literal["kl", "margin_mse"] | None
-    """How a teacher's scores are learnt: `kl`, divergence; `margin_mse`, differences of scores. None: not."""
+    """Distillation loss: `kl` (KL divergence) or `margin_mse` (MSE of margins). None: no distillation."""
     distill_weight: float
     """Weight of the teacher's part of the loss; the recipe's own part has 1 minus this."""
     distill_scale: float | None
@@ -267,8 +267,8 @@ class WarmupKeywords(Keywords, total=False):
     """What ``train warmup`` takes."""
 
     learning_rate: float | list[float]
-    """The highest learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele` take
-    a list, too: each rate is tried (`trial_share`), and training goes on with the best one on dev.
+    """Peak learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele` take a list,
+    too: each rate is tried (`trial_share`), and training goes on with the best one on dev.
     """
     max_score: float | None
     """A mined passage with a higher score is no negative."""
@@ -277,13 +277,13 @@ class WarmupKeywords(Keywords, total=False):
     relative_margin: float | None
     """A mined passage is a negative only if its score is at least this share below the positive's."""
     top: int | None
-    """Of the passages within the bounds, only so many with the highest scores are kept."""
+    """Maximum number of passages within the bounds to keep: those with the highest scores."""
     guide_mask: bool
     """Whether a negative of a step is left out if the untrained model scores it above the positive."""
     guide_margin: float
-    """Negatives whose score is above the positive's less this margin are masked."""
+    """Negatives whose score is above (positive's score - this margin) are masked."""
     distill: Literal["kl", "margin_mse"] | None
-    """How a teacher's scores are learnt: `kl`, divergence; `margin_mse`, differences of scores. None: not."""
+    """Distillation loss: `kl` (KL divergence) or `margin_mse` (MSE of margins). None: no distillation."""
     distill_weight: float
     """Weight of the teacher's part of the loss; the recipe's own part has 1 minus this."""
     distill_scale: float | None
@@ -320,8 +320,8 @@ class AnceKeywords(Keywords, total=False):
     """What ``train ance`` takes."""
 
     learning_rate: float
-    """The highest learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele` take
-    a list, too: each rate is tried (`trial_share`), and training goes on with the best one on dev.
+    """Peak learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele` take a list,
+    too: each rate is tried (`trial_share`), and training goes on with the best one on dev.
     """
     max_score: float | None
     """A mined passage with a higher score is no negative."""
@@ -330,13 +330,13 @@ class AnceKeywords(Keywords, total=False):
     relative_margin: float | None
     """A mined passage is a negative only if its score is at least this share below the positive's."""
     top: int | None
-    """Of the passages within the bounds, only so many with the highest scores are kept."""
+    """Maximum number of passages within the bounds to keep: those with the highest scores."""
     guide_mask: bool
     """Whether a negative of a step is left out if the untrained model scores it above the positive."""
     guide_margin: float
-    """Negatives whose score is above the positive's less this margin are masked."""
+    """Negatives whose score is above (positive's score - this margin) are masked."""
     distill: Literal["kl", "margin_mse"] | None
-    """How a teacher's scores are learnt: `kl`, divergence; `margin_mse`, differences of scores. None: not."""
+    """Distillation loss: `kl` (KL divergence) or `margin_mse` (MSE of margins). None: no distillation."""
     distill_weight: float
     """Weight of the teacher's part of the loss; the recipe's own part has 1 minus this."""
     distill_scale: float | None
@@ -383,8 +383,8 @@ class StarKeywords(Keywords, total=False):
     """What ``train star`` takes."""
 
     learning_rate: float | list[float]
-    """The highest learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele` take
-    a list, too: each rate is tried (`trial_share`), and training goes on with the best one on dev.
+    """Peak learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele` take a list,
+    too: each rate is tried (`trial_share`), and training goes on with the best one on dev.
     """
     max_score: float | None
     """A mined passage with a higher score is no negative."""
@@ -393,13 +393,13 @@ class StarKeywords(Keywords, total=False):
     relative_margin: float | None
     """A mined passage is a negative only if its score is at least this share below the positive's."""
     top: int | None
-    """Of the passages within the bounds, only so many with the highest scores are kept."""
+    """Maximum number of passages within the bounds to keep: those with the highest scores."""
     guide_mask: bool
     """Whether a negative of a step is left out if the untrained model scores it above the positive."""
     guide_margin: float
-    """Negatives whose score is above the positive's less this margin are masked."""
+    """Negatives whose score is above (positive's score - this margin) are masked."""
     distill: Literal["kl", "margin_mse"] | None
-    """How a teacher's scores are learnt: `kl`, divergence; `margin_mse`, differences of scores. None: not."""
+    """Distillation loss: `kl` (KL divergence) or `margin_mse` (MSE of margins). None: no distillation."""
     distill_weight: float
     """Weight of the teacher's part of the loss; the recipe's own part has 1 minus this."""
     distill_scale: float | None
@@ -424,9 +424,9 @@ class StarKeywords(Keywords, total=False):
     positives: Literal["rotate", "first"]
     """Which positive a query trains with: `rotate`, another one in each epoch; `first`, always the first."""
     mine_passages: int | None
-    """Only the positives and BM25's first so many hits of the queries that training visits are encoded, and
-    negatives are mined among them. None: among all passages, for all queries. It has no effect where all passages
-    are encoded anyway: with a test split, without dev, with dev among all passages, with `examine=all`,
+    """Only the positives and BM25's top N passages of the queries that training visits are encoded, and negatives
+    are mined among them. None: among all passages, for all queries. It has no effect where all passages are
+    encoded anyway: with a test split, without dev, with dev on all passages, with `examine=all`,
     `guide_mask=true` or `filter_by=start`.
     """
 
@@ -435,11 +435,11 @@ class AdoreKeywords(Keywords, total=False):
     """What ``train adore`` takes."""
 
     learning_rate: float
-    """The highest learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele` take
-    a list, too: each rate is tried (`trial_share`), and training goes on with the best one on dev.
+    """Peak learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele` take a list,
+    too: each rate is tried (`trial_share`), and training goes on with the best one on dev.
     """
     cut: int
-    """The measure counts this many first passages. It has no default."""
+    """Cutoff k of the measure. Required."""
     measure: Literal["RR", "nDCG"]
     """The measure that weighs a pair: by how much it changes if the two passages change places. `RR` is taken as
     if the pair's positive were the only one, `nDCG` with the ideal ranking of all positives of the query.
@@ -464,8 +464,8 @@ class Ar2Keywords(Keywords, total=False):
     """What ``train ar2`` takes."""
 
     learning_rate: float
-    """The highest learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele` take
-    a list, too: each rate is tried (`trial_share`), and training goes on with the best one on dev.
+    """Peak learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele` take a list,
+    too: each rate is tried (`trial_share`), and training goes on with the best one on dev.
     """
     max_score: float | None
     """A mined passage with a higher score is no negative."""
@@ -474,7 +474,7 @@ class Ar2Keywords(Keywords, total=False):
     relative_margin: float | None
     """A mined passage is a negative only if its score is at least this share below the positive's."""
     top: int | None
-    """Of the passages within the bounds, only so many with the highest scores are kept."""
+    """Maximum number of passages within the bounds to keep: those with the highest scores."""
     iterations: int
     """How many turns each of the two models has."""
     order: Literal["ranker-first", "retriever-first"]
@@ -507,15 +507,15 @@ class Ar2Keywords(Keywords, total=False):
     ranker_steps: int
     """Steps of the ranker in an iteration."""
     ranker_learning_rate: float
-    """The highest learning rate of the ranker."""
+    """Peak learning rate of the ranker."""
     ranker_queries_per_step: int
     """Queries of one step of the ranker."""
     ranker_micro_queries: int | None
     """As `micro_queries`, for the ranker."""
     ranker_max_length: int | None
-    """Tokens of a query and a passage together, for the ranker, at most as many as it takes."""
+    """Maximum tokens of a query and a passage together, for the ranker, up to its limit."""
     ranker_query_length: int | None
-    """Tokens of a query, for the ranker."""
+    """Maximum query length in tokens, for the ranker."""
     first_ranker_epochs: float | None
     """How often the first ranker goes through all training queries. `first_ranker_steps` follows from it. If you
     set `first_ranker_steps`, it replaces a preset's `first_ranker_epochs`.
@@ -523,7 +523,7 @@ class Ar2Keywords(Keywords, total=False):
     first_ranker_steps: int
     """Steps that train the first ranker where none is given (`--ranker`)."""
     first_ranker_learning_rate: float
-    """The highest learning rate of the first ranker."""
+    """Peak learning rate of the first ranker."""
     first_ranker_queries_per_step: int
     """Queries of one step of the first ranker."""
 
@@ -532,8 +532,8 @@ class RankerTrainingKeywords(Keywords, total=False):
     """What ``train ranker`` takes."""
 
     learning_rate: float
-    """The highest learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele` take
-    a list, too: each rate is tried (`trial_share`), and training goes on with the best one on dev.
+    """Peak learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele` take a list,
+    too: each rate is tried (`trial_share`), and training goes on with the best one on dev.
     """
     max_score: float | None
     """A mined passage with a higher score is no negative."""
@@ -542,7 +542,7 @@ class RankerTrainingKeywords(Keywords, total=False):
     relative_margin: float | None
     """A mined passage is a negative only if its score is at least this share below the positive's."""
     top: int | None
-    """Of the passages within the bounds, only so many with the highest scores are kept."""
+    """Maximum number of passages within the bounds to keep: those with the highest scores."""
     sources: list[Literal["first", "bm25", "query", "random"]]
     """Where negatives come from: `first` (`--pool`, else what ranks first), `bm25`, `query` (hits of
     `--retriever`), `random`. None: `first`.
@@ -554,8 +554,8 @@ class RankerTrainingKeywords(Keywords, total=False):
     loss: Literal["cross_entropy", "bce"]
     """`cross_entropy` over a query's passages, or `bce`, each passage by itself."""
     max_length: int | None
-    """Tokens of a query and a passage together, at most as many as the model takes. A query is cut at half of
-    them, or at `query_length`; the rest is the passage's.
+    """Maximum tokens of a query and a passage together, up to the model's limit. The query gets at most half, or
+    `query_length`; the passage gets the rest.
     """
     epochs: float
     """How often training goes through all training queries. `steps` wins over it."""

@@ -86,7 +86,7 @@ def lengths_within(task: Task, seconds: float, devices: Devices = ALONE) -> dict
     the work is counted again for each length that is tried; its speeds are timed once.
     """
     begun, told = perf_counter(), f"minutes = {seconds / 60:g}"
-    note(f"{told}: the speed of this machine is measured first, which takes some of them")
+    note(f"{told}: measuring the speed of this machine first takes some of them")
     with timed_once():
         plan = planner(dataclasses.replace(task, seeds=1), devices=devices)
 
@@ -100,7 +100,7 @@ def lengths_within(task: Task, seconds: float, devices: Devices = ALONE) -> dict
         needed = max(least.rest / (1 - LEAST), least.total)
         if needed > left:
             about = math.ceil((needed + seconds - left) / 60)
-            fix = f"give more, at least about {about:,}; --estimate shows what takes long"
+            fix = f"give at least about {about:,}; --estimate shows what takes long"
             raise SettingsError("BAD_SETTING", what_takes_too_long(told, least, seconds, left), fix)
         factor, found, bounded = longest_within(taken, left, least)
     lengths = scaled(task.settings, factor)
@@ -115,8 +115,8 @@ def what_takes_too_long(told: str, least: Taken, seconds: float, left: float) ->
     """Which part of the shortest training takes too long; ``left`` seconds of the given minutes are left."""
     measuring = seconds - left
     if least.rest > (1 - LEAST) * left:
-        return f"{told}, and all but training takes about {clock(least.rest + measuring)} here"
-    return f"{told}, and the fewest steps take about {clock(least.total + measuring)} in all here"
+        return f"{told} is too short: all but training takes about {clock(least.rest + measuring)} here"
+    return f"{told} is too short: the fewest steps take about {clock(least.total + measuring)} in all here"
 
 
 def longest_within(taken: Callable[[float], Taken], left: float, least: Taken) -> tuple[float, Taken, bool]:

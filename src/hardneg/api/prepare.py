@@ -391,13 +391,13 @@ def check_minutes(minutes: float | None, settings: TrainingSettings, role: str |
     if not 0 < minutes <= A_YEAR:
         raise SettingsError("BAD_SETTING", told, f"give a number above 0, at most {A_YEAR:,}")
     if settings.roles or role is not None or world_size() > 1:
-        what = f"{told}, and several processes train and mine"
+        what = f"{told}, but several processes train and mine"
         raise SettingsError("BAD_SETTING", what, "set epochs; --estimate says how long they take")
     if given := [name for name in ("epochs", "min_steps", *counted) if name in fields and settings.is_told(name)]:
         what = f"{told} with {' and '.join(given)}, which also says how long training is"
         raise SettingsError("BAD_SETTING", what, "give one of them")
     if getattr(settings, "epochs", None) is None or any(getattr(settings, name) for name in counted):
-        what = f"{told}, and these settings count steps"
+        what = f"{told}, but these settings count steps"
         raise SettingsError("BAD_SETTING", what, "leave them out, or use a preset that counts epochs")
 
 
@@ -417,16 +417,16 @@ def role_groups(
         at_least(name, count)
     asked = ", ".join(f"{name} = {count}" for name, count in given.items())
     if not settings.roles:
-        what, fix = f"{asked}, and {recipe.name} mines and trains in turn", "leave it out"
+        what, fix = f"{asked}, but {recipe.name} mines and trains in turn", "leave it out"
         if hasattr(settings, "mode"):
-            what = f"{asked}, and {recipe.name} with mode = {settings.mode} mines and trains in turn"
+            what = f"{asked}, but {recipe.name} with mode = {settings.mode} mines and trains in turn"
             fix = f"leave it out, or set mode = {beside_mode(settings)}"
         raise SettingsError("BAD_SETTING", what, fix)
     if role is not None:
         what = f"{asked} with role = {role}, which is one group by itself"
         raise SettingsError("BAD_SETTING", what, "give torchrun that number, or leave the role out")
     if is_launched():
-        what = f"{asked}, and this process was started by torchrun"
+        what = f"{asked}, but this process was started by torchrun"
         raise SettingsError("ONE_PROCESS", what, "start it without: it starts a torchrun for each role")
     check_devices(asked, sum(count or 1 for count in counts.values()), device)
     return {name: count or 1 for name, count in counts.items()}
@@ -444,7 +444,7 @@ def check_devices(asked: str, needed: int, device: str) -> None:
         raise SettingsError("BAD_SETTING", what, "say which ones by CUDA_VISIBLE_DEVICES, or leave it out")
     found = len(visible_devices()) if device == "cuda" else needed
     if found < needed:
-        what = f"{asked} need {needed} CUDA devices, and there are {found}"
+        what = f"{asked} need {needed} CUDA devices, but there are {found}"
         raise SettingsError("NO_DEVICE", what, "ask for fewer, or for the device cpu")
 
 

@@ -210,8 +210,8 @@ def check_apart(out: Place, runs: Sequence[AnyRun], splits: Sequence[str]) -> No
 def check_idle_split(split: str, runs: Sequence[AnyRun]) -> None:
     """Refuse a split where no run is an experiment: a file has the queries that it has."""
     if split != "test" and not experiments_of(runs):
-        what = f"split = {split}, and no experiment is given whose run it would choose"
-        raise SettingsError("BAD_SETTING", what, "leave it out, and give the run of the queries that you mean")
+        what = f"split = {split} has no effect on run files: it chooses the run of an experiment"
+        raise SettingsError("BAD_SETTING", what, "leave split out, and give the run of the queries that you mean")
 
 
 def checked_fusion(
@@ -326,17 +326,17 @@ def check_tuning(
     """The tuning that is asked for, or None; raises :class:`SettingsError` if the settings contradict."""
     if tune is None:
         if tuning_runs:
-            what = "runs to tune on are given, and no split that judges them"
+            what = "runs to tune on are given, but no split to tune on"
             raise SettingsError("BAD_TUNING", what, "give --tune dev too, or leave them out")
         if measure is not None:
-            what = f"{measure} is given to tune for, and no split that judges"
+            what = f"{measure} is given to tune for, but no split to tune on"
             raise SettingsError("BAD_TUNING", what, "give --tune dev too, or leave it out")
         return None
     if weights is not None:
-        what = "weights are given, and should be tuned"
+        what = "weights are given, but you asked to tune them"
         raise SettingsError("BAD_TUNING", what, "give either --weights or --tune")
     if data is None:
-        what = f"the split '{tune}' should judge, and no collection is given"
+        what = f"tuning on the split '{tune}' needs a collection"
         raise SettingsError("BAD_TUNING", what, "give --data too")
     if tuning_runs and len(tuning_runs) != len(runs):
         what = f"there are {len(tuning_runs)} runs to tune on for {len(runs)} to fuse"
@@ -450,6 +450,6 @@ def open_scorer(
         retriever = retriever_for(source, collection, cache, embeddings=embeddings)
         return RetrieverScorer(retriever, as_trained=as_trained)
     if embeddings is not None or any(getattr(source, name) is not None for name in PROMPTS):
-        what = "embeddings or prompts are given, and the ranker is a cross-encoder, which has none"
+        what = "embeddings or prompts are given, but the ranker is a cross-encoder, which has none"
         raise SettingsError("BAD_SETTING", what, "leave them out")
     return ranker_scorer(ranker, collection, cache)

@@ -83,7 +83,7 @@ def plan(
     ----------
     recipe, data, model, out, options : as for :func:`train`; ``out`` may be left out.
     estimate : also how long it would take here, and how much memory, timed on a sample.
-    devices : the estimate is for so many devices like this one: 8; ``2x8`` for eight on each of two machines;
+    devices : the estimate is for this many devices like this one: 8; ``2x8`` for eight on each of two machines;
         ``6+2`` for six that train and two that mine (``ance`` and ``ar2`` in their asynchronous modes); ``@25``
         after any of these says that a device sends 25 GB a second to another one.
 
@@ -123,7 +123,7 @@ def train(recipe: str, data: Data, model: Place, out: Place, **options: Any) -> 
         settings by name. Of the file, ``preset``, ``train``, ``dev`` and ``test`` count where ``preset`` and
         ``splits`` are not given; its ``data``, ``model`` and ``out`` are for the command alone. Other options:
 
-        - ``splits`` (``hn.Splits``): which splits train, choose the best state, and judge it;
+        - ``splits`` (``hn.Splits``): which splits train, choose the best state, and test it;
         - ``seeds``: the number of experiments, each with another seed, whose figures are pooled;
         - ``minutes``: how long each of them may take here, by an estimate, in place of ``epochs``;
         - ``negatives``: a pool to train on first, which ``hn.mine`` made, or a number: negatives of a query in a

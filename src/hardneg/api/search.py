@@ -162,7 +162,7 @@ def search_split(
         ``query_length``, ``passage_length``, ``device``: how the model is read, see
         :class:`~hardneg.api.inputs.Reading`.
     k : the number of hits of a query; all passages if there are fewer than ``k``.
-    rerank_by, rerank_k : a model that re-ranks so many first hits of each query, 100 by default
+    rerank_by, rerank_k : a model that re-ranks this many first hits of each query, 100 by default
         (:func:`hardneg.rerank`); of ``reading``, only ``device`` and ``allow_bin`` apply to it.
 
     Returns
@@ -367,7 +367,7 @@ def check_reranking(ranker: Place | None, depth: int | None) -> None:
     if depth is not None:
         at_least("rerank_k", depth)
         if ranker is None:
-            what = f"rerank_k = {depth}, and nothing re-ranks"
+            what = f"rerank_k = {depth} has no effect without a ranker"
             raise SettingsError("BAD_SETTING", what, "give --rerank-by, or leave --rerank-k out")
 
 

@@ -326,8 +326,8 @@ def note_lifted(settings: TrainingSettings, queries: int) -> None:
     if steps != bounded:
         name = "min_steps" if steps < bounded else "max_steps"
         made = f"epochs = {epochs:g} is {counted(steps, 'step')} for {counted(queries, 'training query')}"
-        lifts = f"the option for epochs lifts {name} = {settings.lifted[name]}"
-        say(f"{made}: {lifts}, with which it would be {counted(bounded, 'step')}")
+        keeps = f"--set epochs={epochs:g} keeps it: {counted(bounded, 'step')}"
+        say(f"{made}: --epochs ignores {name} = {settings.lifted[name]} ({keeps})")
 
 
 def trained_by(model: Place) -> Begun | None:

@@ -278,7 +278,7 @@ def check_results(file: Path, digest: Digest) -> tuple[int, int]:
     """Check that results are valid JSON, and that those of an experiment of one seed are sealed."""
     layout = Layout(file.parent)
     if layout.settings.is_file() and not layout.seal.is_file():
-        what = "the seal of this experiment is missing, and it has results"
+        what = "the seal of this experiment is missing, but it has results"
         raise ArtifactError("MISSING_FILE", what, "run its command again, which seals it", path=layout.seal)
     return check_json(file, digest)
 

@@ -114,9 +114,11 @@ def common(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     quiet: Annotated[
-        bool, typer.Option("-q", "--quiet", help="Say nothing but results and faults. Put it anywhere.")
+        bool, typer.Option("-q", "--quiet", help="Print only results and errors. Put it anywhere.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Add the traceback to a fault. Put it anywhere.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Add the traceback to an error. Put it anywhere.")
+    ] = False,
 ) -> None:
     """Train dense retrievers with hard negatives, and see what training does to them."""
     if version:

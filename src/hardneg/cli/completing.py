@@ -16,7 +16,7 @@ VARIABLE = "_HARDNEG_COMPLETE"  # the shell asks for words by it
 def completion(
     shell: Annotated[str, typer.Argument(help="bash, zsh or fish.", metavar="SHELL")],
 ) -> None:
-    """Print what makes a shell complete commands.
+    """Print a shell completion script.
 
     Add it to the shell's own file: ~/.bashrc, ~/.zshrc, or ~/.config/fish/completions/hardneg.fish.
     """

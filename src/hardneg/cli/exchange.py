@@ -36,7 +36,7 @@ def import_command(
     negatives: Annotated[
         Path | None, option(help="Keep the negatives that the source gives in this pool.", metavar="DIR")
     ] = None,
-    check: Annotated[bool, option("--check", help="Write nothing; list all faults with counts.")] = False,
+    check: Annotated[bool, option("--check", help="Write nothing; list all errors with counts.")] = False,
     allow_empty: Annotated[bool, option("--allow-empty", help="Keep empty texts, and count them.")] = False,
     allow_unjudged: Annotated[
         bool, option("--allow-unjudged", help="Drop judgements of unknown ids, and count them.")

@@ -27,9 +27,9 @@ def verify(
     ],
     as_json: JsonOption = False,
 ) -> None:
-    """Check that every byte is as it was written.
+    """Verify the checksums of artefacts.
 
-    Artefacts, run files and experiments are compared with their checksums.
+    Run files and experiments are checked, too.
     """
     begin()
     from hardneg.api.verify import verify_places

@@ -45,8 +45,8 @@ def mine(
         int,
         option(
             min=1,
-            help="Negatives of a query to keep from each source. The sources query and lookahead have 2 N in all:"
-            " the share --beta is lookahead's.",
+            help="Negatives of a query to keep from each source. The sources query and lookahead share 2 N: --beta"
+            " of them come from lookahead.",
         ),
     ] = 30,
     previous: Annotated[
@@ -131,7 +131,7 @@ def inspect(
     data: OwnData = None,
     query: Annotated[str | None, option(help="Show the query with this id.", metavar="ID")] = None,
     random: Annotated[
-        int | None, option(min=1, help="Show so many queries, drawn by --seed (default: 1).", metavar="N")
+        int | None, option(min=1, help="Show N random queries, drawn by --seed (default: 1).", metavar="N")
     ] = None,
     most: Annotated[int, option(min=1, help="Negatives to show for a query.")] = 20,
     seed: SeedOption = 0,

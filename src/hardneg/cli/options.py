@@ -36,7 +36,7 @@ OwnData = Annotated[
 ModelOption = Annotated[str, option("--model", help=MODELS, metavar="MODEL")]
 MaybeModel = Annotated[str | None, option("--model", help=MODELS, metavar="MODEL")]
 RankerOption = Annotated[
-    str, option("--ranker", help="The model that scores pairs, named as --model is.", metavar="MODEL")
+    str, option("--ranker", help="The model that scores pairs (same forms as --model).", metavar="MODEL")
 ]
 PoolArgument = Annotated[Path, typer.Argument(help="A pool, or an experiment (its last pool).", metavar="POOL")]
 
@@ -84,11 +84,18 @@ PassagePrompt = Annotated[
 ]
 QueryLength = Annotated[
     int | None,
-    option("--query-length", help="Most tokens of a query (default: the model's own).", panel="Model", min=3),
+    option(
+        "--query-length", help="Maximum query length in tokens (default: the model's own).", panel="Model", min=3
+    ),
 ]
 PassageLength = Annotated[
     int | None,
-    option("--passage-length", help="Most tokens of a passage (default: the model's own).", panel="Model", min=3),
+    option(
+        "--passage-length",
+        help="Maximum passage length in tokens (default: the model's own).",
+        panel="Model",
+        min=3,
+    ),
 ]
 
 CacheOption = Annotated[
@@ -109,10 +116,10 @@ ThreadsOption = Annotated[
     option("--threads", help="CPU threads (default: OMP_NUM_THREADS, or all).", panel="Machine", min=1, max=4096),
 ]
 MaxRam = Annotated[
-    str | None, option("--max-ram", help="Most memory to use: 512M, 8G, ...", metavar="SIZE", panel="Machine")
+    str | None, option("--max-ram", help="Maximum memory: 512M, 8G, ...", metavar="SIZE", panel="Machine")
 ]
 MaxVram = Annotated[
-    str | None, option("--max-vram", help="Most memory of a CUDA device to use.", metavar="SIZE", panel="Machine")
+    str | None, option("--max-vram", help="Maximum memory of a CUDA device.", metavar="SIZE", panel="Machine")
 ]
 
 SplitOption = Annotated[str, option(help="Split of the judgements.", metavar="SPLIT")]
@@ -135,9 +142,9 @@ RunOut = Annotated[
 JsonOption = Annotated[bool, option("--json", help="Print JSON for machines.", panel="Output")]
 SeedOption = Annotated[int, option(min=0, help="Seed of all random draws.")]
 
-MaxScore = Annotated[float | None, option(help="Highest score of a negative.", metavar="SCORE", panel="Bounds")]
+MaxScore = Annotated[float | None, option(help="Maximum score of a negative.", metavar="SCORE", panel="Bounds")]
 AbsoluteMargin = Annotated[
-    float | None, option(help="Least distance below the positive's score.", metavar="SCORE", panel="Bounds")
+    float | None, option(help="Minimum distance below the positive's score.", metavar="SCORE", panel="Bounds")
 ]
 RelativeMargin = Annotated[
     float | None,
@@ -186,11 +193,11 @@ Assignments = Annotated[
         panel="Settings",
     ),
 ]
-SeedsOption = Annotated[int, option(min=1, help="Train so many times, each time with another seed.", panel="Run")]
+SeedsOption = Annotated[int, option(min=1, help="Train N times, each time with another seed.", panel="Run")]
 MinutesOption = Annotated[
     float | None,
     option(
-        help="Train as many epochs as fit into so many minutes here, by an estimate; measuring included.",
+        help="Train as many epochs as fit into M minutes here, by an estimate; measuring included.",
         metavar="M",
         panel="Run",
     ),
@@ -214,7 +221,7 @@ Estimate = Annotated[bool, option("--estimate", help="Print time, disk and memor
 DevicesOption = Annotated[
     str,
     option(
-        help="Estimate for so many devices like this one: 8; 2x8 on two machines; 6+2: six train, two mine; 8@25 "
+        help="Estimate for N devices like this one: 8; 2x8 on two machines; 6+2: six train, two mine; 8@25 "
         "where they exchange 25 GB/s.",
         metavar="N",
         panel="Run",

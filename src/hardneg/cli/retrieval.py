@@ -84,7 +84,7 @@ def search(
         int | None, option("--k", min=1, help="Hits for each query (default: 1000; 5 with --query).")
     ] = None,
     rerank_by: Annotated[
-        str | None, option(help="A model that re-ranks the first hits, named as --model is.", metavar="MODEL")
+        str | None, option(help="A model that re-ranks the first hits (same forms as --model).", metavar="MODEL")
     ] = None,
     rerank_k: Annotated[
         int | None, option("--rerank-k", min=1, help="Hits of each query that it re-ranks (default: 100).")

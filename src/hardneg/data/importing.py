@@ -307,7 +307,7 @@ def existing_place(data: str, *, file: bool) -> Path:
         return place
     if place.is_file():
         raise InputError(
-            "NOT_FOUND", "this is a file, and the format needs a folder", "give its folder", path=place
+            "NOT_FOUND", "this is a file, but the format needs a folder", "give its folder", path=place
         )
     if place.exists():  # a pipe, such as the shell's <(...)
         what, fix = "this is no file but a stream, and data are read several times", "write them to a file"

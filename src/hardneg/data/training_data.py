@@ -472,7 +472,7 @@ def labelled(data: TrainingData, settings: Mapping[str, Any]) -> TrainingData:
     labels = replace(data.labels, **named)
     labels.check()
     if labels.labels == "answers" and not data.collection.has_answers:
-        what = "labels = answers, and no query of the collection has an answer"
+        what = "labels = answers, but no query of the collection has an answer"
         raise InputError("NO_ANSWERS", what, "set labels = qrels, or import a collection with answers")
     return replace(data, labels=labels)
 

@@ -222,14 +222,14 @@ def note_among(judge: Judge) -> None:
     """Say among which passages dev is judged, if not among all."""
     if (rows := judge.judged_among.get("dev")) is not None:
         say(
-            f"dev is judged among {len(rows):,} of {judge.data.collection.n_passages:,} passages: the positives,"
+            f"dev is evaluated on {len(rows):,} of {judge.data.collection.n_passages:,} passages: the positives,"
             f" and BM25's first {judge.dev_passages:,} for each query; so its figures are too high"
         )
     dev = judge.data.dev
     if dev is not None and judge.without_hits > MISSED * len(dev):
         told = (
-            "BM25 finds nothing for %s of %s dev queries, so dev is judged among little more than positives;"
-            " name the language of the texts by hardneg import --language, or judge among all passages by"
+            "BM25 finds nothing for %s of %s dev queries, so dev is evaluated on little more than positives;"
+            " name the language of the texts by hardneg import --language, or evaluate on all passages by"
             " --set dev_passages=none"
         )
         log.warning(in_callers_words(told), f"{judge.without_hits:,}", f"{len(dev):,}")

@@ -194,10 +194,10 @@ def check_answers(measures: Sequence[Measure], collection: Collection | None) ->
     """
     wanted = [measure for measure in measures if measure.by_answers]
     if wanted and collection is None:
-        what = f"{wanted[0]} looks for answers in texts, and a qrels file has no texts and no answers"
+        what = f"{wanted[0]} looks for answers in texts, but a qrels file has no texts and no answers"
         raise SettingsError("NO_COLLECTION", what, "give --data, a collection with answers")
     if wanted and collection is not None and not collection.has_answers:
-        what = f"{wanted[0]} looks for answers, and no query of the collection has one"
+        what = f"{wanted[0]} looks for answers, but no query of the collection has one"
         raise InputError("NO_ANSWERS", what, "leave it out, or import a collection with answers")
 
 
@@ -242,7 +242,7 @@ def _by_answers(
     """The evaluation of Answer measures that share a mode (strings or patterns)."""
     rows = qrels.query_rows[book.answered[qrels.query_rows]]
     if not len(rows):
-        what = f"{measures[0]} looks for answers, and no query of the split has one"
+        what = f"{measures[0]} looks for answers, but no query of the split has one"
         raise InputError("NO_ANSWERS", what, "leave it out, or choose a split with answers")
     deepest = max(measure.depth for measure in measures)
     contained = judge_by_answers(book, run, rows, deepest, id_rank=id_rank)

@@ -105,7 +105,7 @@ def check_made(folder: Path) -> None:
     for name, digest in read_seal(folder).inputs.items():
         place = folder / name
         if not is_published(place):
-            what = "the experiment made this, and it is gone"
+            what = "the experiment made this, but it is gone"
             fix = TRAIN if place in lost_models(folder) else RESTORE
             raise ArtifactError("MISSING_FILE", what, fix, path=place)
         if read_manifest(place).digest != digest:

@@ -187,7 +187,7 @@ def _read(folder: Path, source: ModelSource, recalled: Path | None) -> Part:
         limit = part.tower.longest
     settings = _saved_settings(folder) or part.settings
     if settings.passage_length > limit:
-        message = "%s says %d tokens (max_seq_length), and its model takes %d: longer texts are cut there"
+        message = "%s says %d tokens (max_seq_length), but its model takes %d: longer texts are cut there"
         warn_once(log, folder, message, settings.passage_length, limit)
     return replace(
         part,
@@ -261,7 +261,7 @@ def _warn_of_similarity(part: Part, settings: EncoderSettings) -> None:
         warn_once(log, part.folder, message, part.similarity)
     if part.similarity == "cosine" and settings.normalize and not whole:
         message = (
-            "%s declares cosine as its similarity, and its vectors are cut to %d dimensions; here passages are"
+            "%s declares cosine as its similarity, but its vectors are cut to %d dimensions; here passages are"
             " ranked by products of the cut vectors, which are not normalised again"
         )
         warn_once(log, part.folder, message, settings.dim)

@@ -78,7 +78,7 @@ def locate(model: str, source: ModelSource) -> Path:
     if folder.is_dir():
         return folder
     if folder.exists():
-        raise _not_found(model, "this is a file, and a model is a folder")
+        raise _not_found(model, "this is a file, but a model is a folder")
     if is_path(model):
         raise _not_found(model, f"no such folder ({folder.absolute()})")
     return _from_hub(model, source)

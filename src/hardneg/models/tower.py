@@ -148,7 +148,7 @@ class Tower(nn.Module):
             raise InputError("NO_TOKENS", what, "remove it, or set a prompt")
         size = getattr(self.transformer.config, "vocab_size", None)
         if size is not None and (top := int(tokens.ids.max(initial=0))) >= size:
-            what = f"the tokenizer gives the token id {top}, and the model has embeddings for ids below {size}"
+            what = f"the tokenizer gives the token id {top}, but the model has embeddings for ids below {size}"
             raise InputError("BAD_MODEL", what, "get the tokenizer of this model, or resize its embeddings")
         device, order = self.transformer.device, np.argsort(-tokens.lengths, kind="stable")
         sorted_tokens = tokens.take(order)

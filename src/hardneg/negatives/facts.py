@@ -12,7 +12,7 @@ from hardneg.records import spans
 
 log = logging.getLogger(__name__)
 
-EMPTY = "the pool has no negatives: the model was trained on those of the batch, or bounds left none"
+EMPTY = "the pool has no negatives: the model was trained on in-batch negatives, or bounds left none"
 
 
 class Entry(NamedTuple):

@@ -341,7 +341,7 @@ def load_pool(path: str | Path, *, n_passages: int | None = None, collection: st
     path = Path(path)
     if path.is_file():
         fix = "make a pool of it: hardneg mine --sources file"
-        raise ArtifactError("NO_MANIFEST", "this is a file, and a pool is a folder", fix, path=path)
+        raise ArtifactError("NO_MANIFEST", "this is a file, but a pool is a folder", fix, path=path)
     facts = artifacts.open_artifact(path, KIND).facts
     named = facts.get("sources")
     if not isinstance(named, list) or not named or named != list(SOURCES[: len(named)]):

@@ -153,7 +153,11 @@ def within(pool: NegativePool, filters: Filters, other: NegativePool | None = No
     for code in np.unique(pool.sources).tolist():
         dropped = int(np.count_nonzero(~keep & (pool.sources == code)))
         counts[SOURCES[code]] = counts.get(SOURCES[code], 0) + dropped
-    log.info("bounds on the guide's scores keep out %d of %d candidates", np.count_nonzero(~keep), len(keep))
+    log.info(
+        "bounds on the scores of the model that filters keep out %d of %d candidates",
+        np.count_nonzero(~keep),
+        len(keep),
+    )
     return replace((pool if other is None else other).keep(keep), filtered=counts)
 
 

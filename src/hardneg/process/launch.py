@@ -58,7 +58,7 @@ def check_alone(command: str) -> None:
     SettingsError : there are several (exit 2).
     """
     if world_size() > 1:
-        what = f"{command} works in one process, and the launcher started {world_size()}"
+        what = f"{command} works in one process, but the launcher started {world_size()}"
         raise SettingsError("ONE_PROCESS", what, "start it without torchrun (unset RANK and WORLD_SIZE)")
 
 

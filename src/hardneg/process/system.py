@@ -17,5 +17,5 @@ def check_system() -> None:
     SettingsError : this is not Linux.
     """
     if sys.platform != "linux":
-        what = f"hardneg runs on Linux only, and this is {sys.platform!r:.40}"
+        what = f"hardneg runs on Linux only, but this is {sys.platform!r:.40}"
         raise SettingsError("NOT_LINUX", what, "use it on Linux, in a container, or under WSL")

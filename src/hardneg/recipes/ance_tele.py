@@ -97,8 +97,9 @@ class AnceTele(TrialSettings):
             what = f"extra = {self.extra}: a source stands twice"
             raise SettingsError("REPEATED_SOURCE", what, "name each once")
         if "bm25" in self.extra and self.filters != ALL and self.filter_by == "miner":
-            what = "extra = bm25 with bounds on scores: they are of the model that mines, and BM25's are others"
-            raise SettingsError("NO_MARGIN", what, "leave one of them out, or set filter_by = start")
+            what = "the score bounds apply to the mining model's scores, and BM25 scores are on another scale"
+            fix = "leave out extra = bm25 or the bounds, or set filter_by = start"
+            raise SettingsError("NO_MARGIN", what, fix)
 
     def check_used(self) -> None:
         """Refuse also settings that others leave without effect."""
@@ -205,7 +206,7 @@ class AnceTele(TrialSettings):
         return min(steps, self.stop(episode.scheduled)) if self.has_negatives(episode.episode) else steps
 
     def episode_of(self, queries: int, episode: int) -> Episode:
-        """The episode of this number, for so many queries.
+        """The episode of this number, for this many queries.
 
         Only the last episode, and a first one with ``in_batch``, make all steps of their schedule.
         """

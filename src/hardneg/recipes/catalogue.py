@@ -55,14 +55,19 @@ START_EPISODE = RecipeOption(
 ROLE = RecipeOption(
     "role", str, "Run only the trainer or only the inferencer; start the other by itself.", metavar="ROLE"
 )
-TRAINERS = RecipeOption("trainer_devices", int, "Let so many processes train, each on its own device.", least=1)
+TRAINERS = RecipeOption("trainer_devices", int, "Number of processes that train, each on its own device.", least=1)
 INFERENCERS = RecipeOption(
-    "inferencer_devices", int, "Let so many processes mine, each on its own device.", least=1
+    "inferencer_devices", int, "Number of processes that mine, each on its own device.", least=1
 )
 INDEX = RecipeOption(
     "index_folder", Path, "An index that `hardneg index` built of this model.", flag="--index", metavar="INDEX"
 )
-FILTER_BY = RecipeOption("filter_by", str, "Apply the bounds to the scores of this model.", metavar="MODEL")
+FILTER_BY = RecipeOption(
+    "filter_by",
+    str,
+    "Filter mined negatives by this model's scores, with --set relative_margin and others.",
+    metavar="MODEL",
+)
 FROZEN = (  # options of recipes that train on groups
     FILTER_BY,
     RecipeOption("teacher", str, "Distill this model, as the setting distill says.", metavar="MODEL"),

@@ -246,8 +246,8 @@ def digest_at(source: ModelSource) -> str:
 
 def no_teacher(*, takes_pool: bool) -> SettingsError:
     """The fault that there is nothing to distil; ``takes_pool``: whether a pool could have a teacher's scores."""
-    what = "a teacher is to be distilled, but there is none, and the negatives have no scores"
+    what = "distill is set, but no teacher is given, and the negatives have no scores"
     fix = "give --teacher M, or negatives that `hardneg score` made (--pool SCORED)"
     if not takes_pool:
-        what, fix = "a teacher is to be distilled, and none is given", "give --teacher M"
+        what, fix = "distill is set, but no teacher is given", "give --teacher M"
     return SettingsError("NO_TEACHER", what, fix)

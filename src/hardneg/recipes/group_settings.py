@@ -31,14 +31,14 @@ class MiningSettings(TrainingSettings):
         """Refuse also a guide if no bound compares its scores."""
         super().check()
         if self.filter_by != "miner" and not self.bounds:
-            what = f"filter_by = {self.filter_by}, and no bound on scores"
-            raise SettingsError("NO_BOUND", what, f"set one of {', '.join(BOUNDS)}, or leave it out")
+            what = f"filter_by = {self.filter_by} has no effect without a bound on scores"
+            raise SettingsError("NO_BOUND", what, f"set one of {', '.join(BOUNDS)}, or leave filter_by out")
 
     def with_frozen(self, filter_by: bool, teacher: bool) -> MiningSettings:
         """The settings of an experiment, given which frozen models it has; raises if they do not fit."""
         super().with_frozen(False, teacher)
         if not filter_by and self.filter_by == "given":
-            what = "filter_by = given, and no model to filter by is given"
+            what = "filter_by = given, but no model to filter by is given"
             raise SettingsError("NO_MODEL", what, "give --filter-by M, or leave filter_by out")
         chosen = self.model_copy(update={"filter_by": "given"}) if filter_by else self
         chosen.check()
@@ -120,7 +120,7 @@ class GroupSettings(MiningSettings):
     def with_frozen(self, filter_by: bool, teacher: bool) -> MiningSettings:
         """The settings of an experiment, given which frozen models it has; raises for a teacher without a loss."""
         if teacher and self.distill is None:
-            what = "a teacher is given, and nothing is distilled"
+            what = "a teacher is given, but distill is none"
             raise SettingsError("BAD_SETTING", what, "set distill = kl or margin_mse, or leave --teacher out")
         return super().with_frozen(filter_by, False)
 

@@ -118,7 +118,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "chunks",
         "max_characters",
     ),
-    "Judging": (
+    "Evaluation": (
         "measures",
         "measure_every",
         "dev_queries",

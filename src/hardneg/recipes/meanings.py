@@ -62,10 +62,10 @@ MEANINGS: dict[str, Meaning] = {
         "share, above 0 to 1",
         TELE,
     ),
-    "min_steps": Meaning("At least so many steps are made where `epochs` would give fewer.", "optimiser steps"),
+    "min_steps": Meaning("Minimum number of steps that `epochs` may give.", "optimiser steps"),
     "max_steps": Meaning(
-        "At most so many steps are made where `epochs` would give more, but one in each iteration of `ar2` and"
-        " with each version of the negatives of `ance`. `steps` wins over it.",
+        "Maximum number of steps that `epochs` may give. `ar2` makes at least one in each iteration, `ance` at"
+        " least one with each version of the negatives. `steps` overrides it.",
         "optimiser steps",
     ),
     "episodes": Meaning("Number of episodes. Before each, the negatives are mined anew.", "episodes", TELE),
@@ -122,7 +122,7 @@ MEANINGS: dict[str, Meaning] = {
     "first_ranker_queries_per_step": Meaning("Queries of one step of the first ranker.", "queries", AR2),
     # optimiser
     "learning_rate": Meaning(
-        "The highest learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele`"
+        "Peak learning rate; it falls to 0 at the end of the schedule. `warmup`, `star` and `ance-tele`"
         " take a list, too: each rate is tried (`trial_share`), and training goes on with the best one on dev.",
         "number",
     ),
@@ -131,8 +131,8 @@ MEANINGS: dict[str, Meaning] = {
         " steps of the best one count as training; those of the others come in addition.",
         "share",
     ),
-    "ranker_learning_rate": Meaning("The highest learning rate of the ranker.", "number", AR2),
-    "first_ranker_learning_rate": Meaning("The highest learning rate of the first ranker.", "number", AR2),
+    "ranker_learning_rate": Meaning("Peak learning rate of the ranker.", "number", AR2),
+    "first_ranker_learning_rate": Meaning("Peak learning rate of the first ranker.", "number", AR2),
     "optimizer": Meaning("The optimiser: `adamw`, or `lamb` for large batches (You et al., 2020)."),
     "weight_decay": Meaning("Decoupled weight decay of all matrices.", "number"),
     "warmup": Meaning(
@@ -150,7 +150,7 @@ MEANINGS: dict[str, Meaning] = {
         "`single`: one rise and fall of the learning rate. `cyclical`: it begins anew with each refresh.", "", ANCE
     ),
     "reinit_layers": Meaning(
-        "So many top layers of the transformer begin with random weights instead of the model's own.",
+        "Number of top layers of the transformer that begin with random weights.",
         "layers",
     ),
     "reinit_seed": Meaning("Seed of the random weights of `reinit_layers`.", "integer"),
@@ -251,7 +251,7 @@ MEANINGS: dict[str, Meaning] = {
         MARGINS,
     ),
     "top": Meaning(
-        "Of the passages within the bounds, only so many with the highest scores are kept.", "passages", MARGINS
+        "Maximum number of passages within the bounds to keep: those with the highest scores.", "passages", MARGINS
     ),
     "filter_by": Meaning(
         "Whose scores the bounds compare: `miner`, the model that mines; `start`, the one that training starts"
@@ -264,7 +264,7 @@ MEANINGS: dict[str, Meaning] = {
         "Whether a negative of a step is left out if the untrained model scores it above the positive.", "", GUIDE
     ),
     "guide_margin": Meaning(
-        "Negatives whose score is above the positive's less this margin are masked.",
+        "Negatives whose score is above (positive's score - this margin) are masked.",
         "score",
         GUIDE,
     ),
@@ -306,7 +306,7 @@ MEANINGS: dict[str, Meaning] = {
     "margin": Meaning(
         "Margin of the hinge loss, in logits; in scores it is this divided by the model's scale.", "logit"
     ),
-    "cut": Meaning("The measure counts this many first passages. It has no default.", "passages", ZHAN),
+    "cut": Meaning("Cutoff k of the measure. Required.", "passages", ZHAN),
     "measure": Meaning(
         "The measure that weighs a pair: by how much it changes if the two passages change places. `RR` is taken"
         " as if the pair's positive were the only one, `nDCG` with the ideal ranking of all positives of the"
@@ -316,7 +316,7 @@ MEANINGS: dict[str, Meaning] = {
     ),
     "weighted": Meaning("Whether pairs are weighed by the measure (LambdaRank) or not (RankNet).", "", ZHAN),
     "distill": Meaning(
-        "How a teacher's scores are learnt: `kl`, divergence; `margin_mse`, differences of scores. None: not.",
+        "Distillation loss: `kl` (KL divergence) or `margin_mse` (MSE of margins). None: no distillation.",
         "",
         DISTIL,
     ),
@@ -355,32 +355,34 @@ MEANINGS: dict[str, Meaning] = {
     "prompts": Meaning("Prompts and lengths of a family of models: `e5`, `bge`, `gte`, `nomic`."),
     "query_prompt": Meaning("Text put before every query.", "text"),
     "passage_prompt": Meaning("Text put before every passage.", "text"),
-    "query_length": Meaning("Queries are cut after so many tokens, special ones included.", "tokens"),
-    "passage_length": Meaning("Passages are cut after so many tokens, special ones included.", "tokens"),
+    "query_length": Meaning("Maximum query length in tokens, special ones included.", "tokens"),
+    "passage_length": Meaning("Maximum passage length in tokens, special ones included.", "tokens"),
     "train_passage_length": Meaning(
-        "Passages are cut after so many tokens in training steps, and nowhere else: mining, dev, test and search "
-        "read `passage_length`, which is at least as much. None: `passage_length`.",
+        "Maximum passage length in training steps alone: mining, dev, test and search read `passage_length`, which"
+        " is at least as much. None: `passage_length`.",
         "tokens",
     ),
     "search_query_length": Meaning(
         "Length of queries in search and on test, where it differs from training. None: `query_length`.", "tokens"
     ),
     "max_length": Meaning(
-        "Tokens of a query and a passage together, at most as many as the model takes. A query is cut at half of"
-        " them, or at `query_length`; the rest is the passage's.",
+        "Maximum tokens of a query and a passage together, up to the model's limit. The query gets at most half,"
+        " or `query_length`; the passage gets the rest.",
         "tokens",
     ),
     "ranker_max_length": Meaning(
-        "Tokens of a query and a passage together, for the ranker, at most as many as it takes.", "tokens"
+        "Maximum tokens of a query and a passage together, for the ranker, up to its limit.", "tokens"
     ),
-    "ranker_query_length": Meaning("Tokens of a query, for the ranker.", "tokens"),
+    "ranker_query_length": Meaning("Maximum query length in tokens, for the ranker.", "tokens"),
     "use_titles": Meaning("Whether a passage's title stands before its text."),
     "title_join": Meaning("What stands between title and text: a separator token (`sep`) or a `space`."),
     "chunks": Meaning(
-        "A document is cut into up to so many chunks, and the score of the best one counts (MaxP).", "chunks", ANCE
+        "Maximum number of chunks of a document. The score of its best chunk counts (MaxP).", "chunks", ANCE
     ),
-    "max_characters": Meaning("Texts are cut after so many characters first. 0: they are not.", "characters"),
-    # judging
+    "max_characters": Meaning(
+        "Texts are cut at this length before they become tokens. 0: they are not.", "characters"
+    ),
+    # evaluation
     "measures": Meaning(
         "Measures of dev and test. The first one decides which state is kept.", "list, such as RR@10"
     ),
@@ -389,24 +391,24 @@ MEANINGS: dict[str, Meaning] = {
         "optimiser steps or share",
     ),
     "dev_queries": Meaning(
-        "Dev has at most so many queries, drawn or held out; drawn are first those with a relevant passage and an"
-        " answer. None: all queries of dev; at most 500 are held out.",
+        "Maximum number of dev queries. Queries with a relevant passage and an answer are drawn first. None: all"
+        " of dev, or at most 500 held out.",
         "queries",
     ),
     "dev_passages": Meaning(
-        "Dev is judged among the first so many hits of BM25 and the positives, if these are less than half of"
-        " all. None: among all passages.",
+        "On dev, only BM25's top N passages of all dev queries and the positives are ranked, if these are under"
+        " half of the corpus. None: all passages.",
         "passages",
     ),
     "mine_passages": Meaning(
-        "Only the positives and BM25's first so many hits of the queries that training visits are encoded, and"
+        "Only the positives and BM25's top N passages of the queries that training visits are encoded, and"
         " negatives are mined among them. None: among all passages, for all queries. It has no effect where all"
-        " passages are encoded anyway: with a test split, without dev, with dev among all passages, with"
+        " passages are encoded anyway: with a test split, without dev, with dev on all passages, with"
         " `examine=all`, `guide_mask=true` or `filter_by=start`.",
         "passages",
     ),
     "keep": Meaning("Which state `model/` holds: the `last`, or the `best` on dev."),
-    "patience": Meaning("Training ends after so many measurements without a better one.", "measurements"),
+    "patience": Meaning("Training ends after this many measurements without a better one.", "measurements"),
     "examine": Meaning(
         "`all`: training queries are searched too, so that forgetting is known. `judged`: only dev and test, as"
         " `ranker` does with either."
@@ -431,8 +433,8 @@ MEANINGS: dict[str, Meaning] = {
     "answer_mode": Meaning("With `labels = answers`: answers are a `string` or a pattern (`regex`).", "", DPR),
     # machine
     "seed": Meaning(
-        "Seed of every random draw. By default, training on with the same recipe and queries takes another seed"
-        " than the model had.",
+        "Seed of every random draw. If training continues from a model of the same recipe and queries, the default"
+        " seed changes.",
         "integer",
     ),
     "precision": Meaning(
@@ -458,18 +460,18 @@ MEANINGS: dict[str, Meaning] = {
     "store_dtype": Meaning("Number format of stored vectors."),
     "checkpoint_every": Meaning("Steps between two checkpoints.", "optimiser steps"),
     "bm25_lists": Meaning(
-        "With `examine=all`: BM25's ranked lists are kept for at most so many training queries, drawn at random."
+        "With `examine=all`: maximum number of training queries, drawn at random, whose lists by BM25 are kept."
         " The report then says which negatives BM25 would have found first. 0 keeps none, and so does `ranker`.",
         "queries",
     ),
     "pair_margins": Meaning(
-        "The margins of each step are kept for at most so many training queries, drawn at random: by how much it"
-        " scored the positive above each negative. The audit suspects negatives whose margin stays low. 0: none,"
+        "Maximum number of training queries, drawn at random, whose margins are kept: by how much each step scored"
+        " the positive above each negative. The audit suspects negatives whose margin stays low. 0: none,"
         " as in `ranker` and `ar2`.",
         "queries",
     ),
     "tensorboard": Meaning("Whether metrics are written for TensorBoard, too."),
-    "silent_seconds": Meaning("A process that gives no sign of life for so long counts as dead.", "seconds"),
+    "silent_seconds": Meaning("A process that gives no sign of life for this long counts as dead.", "seconds"),
 }
 
 

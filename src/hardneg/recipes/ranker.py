@@ -122,7 +122,7 @@ class RankerTraining(MiningSettings):
         """
         sources = self.named(retriever=retriever, pool=pool)
         if "query" in sources and not retriever:
-            what = "sources have query, and no retriever is given to mine with"
+            what = "sources have query, but no retriever is given to mine with"
             raise SettingsError("NO_MODEL", what, "give --retriever, or sources = bm25")
         if not pool:
             bounds = ("count", "top", *(["depth"] if "random" not in sources else []))
@@ -175,8 +175,8 @@ def fresh_ranker(source: ModelSource, settings: RankerTraining, tell: Callable[[
     SettingsError : two models are given, or an error of :func:`~hardneg.models.rankers.load_ranker`.
     """
     if source.passage_model is not None:
-        what = "a second model is given for the passages, and a ranker reads both sides in one"
-        raise SettingsError("TWO_MODELS", what, "leave it out")
+        what = "a second model is given for the passages, but a ranker reads both sides in one"
+        raise SettingsError("TWO_MODELS", what, "leave the second model out")
     try:
         given = partial(open_ranker, dataclasses.replace(source, ranker=source.model))
         ranker = as_long_as_it_takes(given, settings.ranker_overrides, tell)

@@ -152,7 +152,7 @@ class TrainingSettings(Settings):
         """Refuse combinations of settings that do not fit; raises :class:`SettingsError`."""
         parse_measures(self.measures)
         if self.patience and not self.measure_every:
-            what = f"patience = {self.patience}, and nothing is measured on the way"
+            what = f"patience = {self.patience} has no effect without measure_every"
             raise SettingsError("BAD_SETTING", what, "set measure_every, or leave patience out")
         Labels(self.labels, self.use_positive_ctxs, self.require_gold, self.answer_mode).check()
         if self.gradient_cache and self.micro_queries:
@@ -167,7 +167,7 @@ class TrainingSettings(Settings):
         if not self.roles:
             self.check_idle("where one process does all the work, and none waits for another", "silent_seconds")
         if self.tensorboard and importlib.util.find_spec("tensorboard") is None:
-            what = "tensorboard = true, and the package tensorboard is not installed"
+            what = "tensorboard = true, but the package tensorboard is not installed"
             raise SettingsError("PACKAGE_MISSING", what, "pip install 'hardneg[tensorboard]'")
 
     def check_idle(self, why: str, *names: str) -> None:
@@ -353,14 +353,14 @@ class TrainingSettings(Settings):
     def check_pool(self, given: bool) -> None:
         """Refuse to begin without the negatives that the first episode needs."""
         if not given and self.first_episode > 1:
-            what = f"episode {self.first_episode} is the first, and there are no negatives for it"
+            what = f"episode {self.first_episode} is the first, but there are no negatives for it"
             raise SettingsError("NO_POOL", what, "give --pool, or begin with episode 1")
 
     def with_index(self, given: bool) -> TrainingSettings:
         """The settings of an experiment, given whether it has an index; raises if the recipe cannot use one."""
         if given:
-            what = "an index is given, and this recipe searches with none"
-            raise SettingsError("BAD_SETTING", what, "leave it out, or train adore with it")
+            what = "an index is given, but this recipe searches with none"
+            raise SettingsError("BAD_SETTING", what, "leave the index out, or train adore with it")
         return self
 
     @property

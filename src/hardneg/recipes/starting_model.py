@@ -28,7 +28,7 @@ def starting_encoder(source: ModelSource, settings: TrainingSettings) -> BiEncod
 def trained_encoder(model: PretrainedModel, settings: TrainingSettings) -> BiEncoder:
     """Make the model that training starts with from a model that was read."""
     if settings.towers == "tied" and not model.tied:
-        what = "towers = tied, and there are two models"
+        what = "towers = tied, but there are two models"
         raise SettingsError("TWO_MODELS", what, "give one, or towers = untied")
     encoder = model.encoder(family=settings.prompts, **settings.encoder_overrides)
     prompt, in_steps = encoder.settings.passage_prompt, settings.train_passage_length

@@ -59,7 +59,7 @@ TURNS = "iterations, each of retriever_steps and ranker_steps"
 BOUNDS = ("min_steps", "max_steps")  # of the steps that epochs give
 EARLIER = {"ance-tele": ("stop_step",)}  # it ends the episodes before the last one there
 USUAL: tuple[UsualOption, ...] = (
-    UsualOption("lr", "--lr", "RATE", float, "Highest learning rate.", "learning_rate"),
+    UsualOption("lr", "--lr", "RATE", float, "Peak learning rate.", "learning_rate"),
     UsualOption(
         "steps",
         "--steps",
@@ -110,7 +110,7 @@ USUAL: tuple[UsualOption, ...] = (
         "--max-length",
         "N",
         int,
-        "Most tokens of a passage; of a ranker, those of a pair.",
+        "Maximum passage length in tokens; for a ranker, that of a pair.",
         "passage_length",
         of={"ranker": ("max_length",)},
         least=3,

@@ -89,8 +89,8 @@ class Warmup(TrialSettings):
         if takes and not given:
             raise SettingsError("NO_POOL", "source 'file' has no negatives", "give --pool")
         if given and not takes:
-            what = f"negatives are given, and no mixture takes them ({', '.join(self.mixtures)})"
-            raise SettingsError("BAD_SETTING", what, "set mixtures = file+in_batch, or leave them out")
+            what = f"negatives are given, but no mixture takes them ({', '.join(self.mixtures)})"
+            raise SettingsError("BAD_SETTING", what, "set mixtures = file+in_batch, or leave the negatives out")
 
     def horizon(self, queries: int, episode: int) -> int:
         """Steps of a mixture's schedule."""

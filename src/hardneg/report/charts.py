@@ -155,7 +155,12 @@ def new_chart(table: Table) -> Chart:
     """The share of new candidates near d+ in each episode or refresh."""
     known = Table(table.columns, tuple(row for row in table.rows if row[-1] is not None))
     unit = table.columns[0]
-    return bars(known, x="share", y=unit, title=f"share of new candidates near d+ in the {unit} before")
+    return bars(
+        known,
+        x="share",
+        y=unit,
+        title=f"share of new candidates that were neighbours of the positive one {unit} earlier",
+    )
 
 
 def swing_chart(table: Table) -> Chart:
@@ -166,7 +171,7 @@ def swing_chart(table: Table) -> Chart:
         if row["share"] is not None
     ]
     known = Table.of(rows, (*table.columns, "episodes"))
-    return bars(known, x="share", y="episodes", title="share of those that left that return", parted=True)
+    return bars(known, x="share", y="episodes", title="share of dropped candidates that return", parted=True)
 
 
 def informative_chart(table: Table) -> Chart:

@@ -103,7 +103,7 @@ def fused_of(opened: Opened) -> Mapping[str, Any]:
     found: Mapping[str, Any] | None = opened.results.get("fused")
     if found is None:
         raise NotRecorded(
-            "States are fused when the experiment is finished, on splits that are judged among all passages."
+            "States are fused when the experiment is finished, on splits that are evaluated on all passages."
         )
     return found
 

@@ -188,10 +188,10 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "composition_of_pools",
         "Negatives",
         "Composition of the pools",
-        "Training negatives by the list in which their query met them first (ANCE-Tele, Figure 9); a list of an"
-        " older episode does not say that momentum carried them over, which the table of pools and momentum"
-        " counts. Where the candidates' lists are gone, or a pool is not drawn from them, the source that drew a"
-        " negative stands for them. `other` was first met in a pool, such as random draws.",
+        "Training negatives by the list in which their query met them first (ANCE-Tele, Figure 9). A negative"
+        " from an older list need not be a momentum negative; the table of pools and momentum counts those. Where"
+        " the candidates' lists are gone, or a pool is not drawn from them, the source that drew a negative stands"
+        " for them. `other` was first met in a pool, such as random draws.",
         negatives.pools_table,
         charts.composition_chart,
     ),
@@ -216,9 +216,9 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "swing",
         "Negatives",
         "Swing",
-        "Candidates that are in, out in the next episode, and in again in the one after (ANCE-Tele, Figure 6)."
-        " Class A begins in the first episode, class B in the second. Pools that are drawn lose and"
-        " regain passages by chance, so they stand apart.",
+        "Candidates that are mined in one episode, absent in the next and mined again in the third (ANCE-Tele,"
+        " Figure 6). Class A starts in episode 1, class B in episode 2. Pools are shown apart: random draws also"
+        " add and remove passages.",
         negatives.swing_table,
         charts.swing_chart,
     ),

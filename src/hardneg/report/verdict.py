@@ -235,8 +235,8 @@ def _of_seeds(results: Mapping[str, Any], dev_passages: int | None) -> Verdict:
 
 def _too_high(dev_passages: int) -> str:
     return (
-        "Give a test split, or train with dev_passages = none: dev was judged among the positives and the"
-        f" first {dev_passages:,} passages that BM25 finds for each query, so its figures are too high."
+        "Give a test split, or train with dev_passages = none: dev was evaluated on the positives and the"
+        f" first {dev_passages:,} passages that BM25 finds for each query alone, so its figures are too high."
     )
 
 
@@ -289,8 +289,8 @@ def _of_in_batch(found: Beside | None) -> list[str]:
     if found is None or _kind(found.row) == "better":
         return []
     return [
-        "Try more negatives, filters on their scores, or more steps; or train longer in the batch before you mine:"
-        " mined negatives were not shown to be better than those of the batch."
+        "Try more negatives, filters on their scores, or more steps; or train longer with in-batch negatives"
+        " before you mine: mined negatives were not shown to be better than in-batch negatives."
     ]
 
 
@@ -361,15 +361,17 @@ def _of_baseline(results: Mapping[str, Any], rows: list[Any]) -> list[str]:
         both = results["fused"][split][fused["a"]][measure]
         if both <= results[split].get(BM25, {}).get(measure, -1.0):
             return [
-                f"BM25 is ahead here, also of both fused ({measure} {both:.3f}): search by BM25, give it more "
-                "weight (hardneg fuse --weights), or train longer, or on more data."
+                f"BM25 alone is best here; fusing it with the model gives only {measure} {both:.3f}. Search with "
+                "BM25, give it more weight (hardneg fuse --weights), or train longer or on more data."
             ] * bool(behind)
-        value = f": {measure} {both:.3f}" if helps else ""
+        value = f"{measure} {both:.3f}" if helps else ""
     if behind:
+        value = value and f": {value}"
         return [
-            f"BM25 is ahead here: fuse the model with it (hardneg fuse{value}), or train longer, or on more data."
+            f"BM25 is ahead here: fuse the model with it (hardneg fuse{value}), or train longer or on more data."
         ]
-    return [f"Ask BM25, too: fused, both are better than the model alone (hardneg fuse{value})."] if helps else []
+    together = f"together they are better than the model alone ({value})."
+    return [f"Fuse the model with BM25 (hardneg fuse): {together}"] if helps else []
 
 
 def fused_row(results: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -105,7 +105,7 @@ def trainable(pool: NegativePool, negatives: int) -> Int64:
         what = what if len(pool) else "the pool holds no query: all were left out"
         raise InputError("NO_NEGATIVES", what, f"{FEW_NEGATIVES}; other settings need a new folder")
     if not negatives and len(positions) == 1:
-        what = "a single query is trained on, and its negatives are to be the passages of other queries"
+        what = "a single query is trained on, but its negatives are the passages of other queries"
         raise InputError("NO_NEGATIVES", what, "give more queries, or mine negatives")
     warn_of_skipped(pool, positions, negatives)
     return positions

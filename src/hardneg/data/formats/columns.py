@@ -207,7 +207,7 @@ def _labels(columns: PairColumns, fields: Fields, judged: int, place: Place) -> 
         return [1.0] * judged
     scores = [] if columns.negatives else numbers_in(fields, columns.scores, place)
     if len(scores) == judged and all(map(math.isfinite, scores)):
-        what = f"{columns.positive!r} is a list, and the list {columns.scores!r} does not say which are positives"
+        what = f"{columns.positive!r} is a list, but the list {columns.scores!r} does not say which are positives"
         fix = f"add a list 'labels' (1: positive, 0: negative), give negatives a column of their own, {RENAME}"
         refuse(InputError("AMBIGUOUS", what, fix, path=place.path, line=place.line))
     return None

@@ -96,7 +96,7 @@ def inline_passages(files: Iterable[Records], names: Sequence[str]) -> Iterator[
 def given_text(context: Context, name: str, place: Place) -> str:
     """The text of a passage; raises :class:`InputError` if the record gives only its id."""
     if context.text is None:
-        what = f"{name!r} names passage {context.id!r:.80} by its id, and no corpus is here"
+        what = f"{name!r} names passage {context.id!r:.80} by its id, but no corpus is here"
         return unread(
             InputError("NO_CORPUS", what, "add the corpus to the folder", path=place.path, line=place.line)
         )

@@ -64,17 +64,18 @@ class Adore(TrainingSettings):
         """Refuse also answers, the gradient cache, idle options, and a refresh without static negatives."""
         super().check()
         if self.labels == "answers":
-            what = "labels = answers, and adore knows a positive by its judgement alone"
-            raise SettingsError("BAD_SETTING", what, "leave it out")
+            what = "adore does not support labels = answers: it uses judged positives only"
+            raise SettingsError("BAD_SETTING", what, "leave labels out")
         if self.refresh_every and self.negatives != "static":
             what = f"refresh_every = {self.refresh_every} with negatives = {self.negatives}"
             raise SettingsError("BAD_SETTING", what, "set negatives = static, or leave refresh_every out")
         if self.dev_passages is not None:
-            what = f"dev_passages = {self.dev_passages}, and adore encodes the passages once for all states"
-            raise SettingsError("BAD_SETTING", what, "leave it out")
+            what = f"adore does not support dev_passages = {self.dev_passages}: it encodes all passages once"
+            raise SettingsError("BAD_SETTING", what, "leave dev_passages out")
         if self.train_passage_length is not None:
-            what = f"train_passage_length = {self.train_passage_length}, and no step of adore reads a passage"
-            raise SettingsError("BAD_SETTING", what, "leave it out")
+            length = self.train_passage_length
+            what = f"adore does not support train_passage_length = {length}: its steps read no passage"
+            raise SettingsError("BAD_SETTING", what, "leave train_passage_length out")
         if self.gradient_cache:
             what = "gradient_cache = true: adore has no in-batch negatives to cache for"
             raise SettingsError("BAD_SETTING", what, "set micro_queries: its gradient is that of the whole step")
@@ -96,10 +97,10 @@ class Adore(TrainingSettings):
         SettingsError : an index is given although another should be built, or none is although ``index`` = given.
         """
         if given and self.index == "pq":
-            what = "an index is given, and index = pq builds another"
+            what = "an index is given, but index = pq builds another"
             raise SettingsError("BAD_SETTING", what, "leave one of them out")
         if not given and self.index == "given":
-            what = "index = given, and no index is given"
+            what = "index = given needs an index"
             raise SettingsError("BAD_SETTING", what, "give --index FOLDER, or set index = exact or pq")
         return self.model_copy(update={"index": "given"}) if given else self
 
