@@ -72,7 +72,7 @@ def test_all_faults_are_told_at_once_with_their_counts(tmp_path):
     starts = [
         "corpus.jsonl:2: BAD_JSON: not valid JSON",
         "corpus.jsonl:3: DUPLICATE_ID: a passage is a duplicate of the one at line 1 of corpus.jsonl (1",
-        "corpus.jsonl:4: MISSING_FIELD: the field 'text' is missing (found: _id) (2 such faults, lines 4, 13)",
+        "corpus.jsonl:4: MISSING_FIELD: the field 'text' is missing (found: _id) (2 such errors, lines 4, 13)",
         "corpus.jsonl:5: EMPTY_TEXT: the text of passage 'y' is empty",
         "corpus.jsonl:6: WRONG_TYPE: the field '_id' is 1.5, not a string",
         "corpus.jsonl:12: BAD_UTF8: not UTF-8 at byte 26",
@@ -137,14 +137,14 @@ def test_pairs_are_told_once_though_they_are_read_three_times(tmp_path):
     found = hn.check_import(str(tmp_path / "a.jsonl"))
     [line] = map(str, found.faults)
     assert "a.jsonl:1: WRONG_TYPE: the field 'pos' is 7, neither a text" in line
-    assert "(2 such faults, lines 1, 2); correct it" in line
+    assert "(2 such errors, lines 1, 2); correct it" in line
     assert (found.passages, found.queries) == (1, 2)
 
 
 def test_a_line_with_two_faults_is_named_once(tmp_path):
     (tmp_path / "train.jsonl").write_text(jsonl([{"other": "x"}, {"query_id": "1", "query": "q"}, {"other": "y"}]))
     _, lines = told(f"tevatron:{tmp_path}")
-    assert any("(4 such faults, lines 1, 3)" in line for line in lines)
+    assert any("(4 such errors, lines 1, 3)" in line for line in lines)
 
 
 def test_reading_is_strict_again_after_a_check(tmp_path):

@@ -273,7 +273,7 @@ ASKED = jsonl([{"qid": "q", "question": "x", "positive_ctxs": ["1"]}])
         ({"train__json": b'[\n{"question": "\xc3'}, "train.json:2: BAD_UTF8: not UTF-8 at byte 15 (0xc3)"),
         (
             {"train__jsonl": jsonl([{"question": "x", "positive_ctxs": ["1"]}])},
-            "train.jsonl:1: NO_CORPUS: 'positive_ctxs' names passage '1' by its id, and no corpus is here",
+            "train.jsonl:1: NO_CORPUS: 'positive_ctxs' names passage '1' by its id, but no corpus is here",
         ),
         (
             {"train__jsonl": jsonl([{"question": "x", "positive_ctxs": [{"text": 1}]}])},

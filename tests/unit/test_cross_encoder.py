@@ -531,7 +531,7 @@ def test_a_new_ranker_keeps_the_pooler_that_a_bert_brings(bert, tmp_path, capfd,
     ranker = new_ranker(ModelSource.at(folder), seed=1)
     assert torch.equal(ranker.tower.head.dense.weight, torch.eye(64))
     assert torch.equal(ranker.tower.head.dense.bias, torch.ones(64))
-    assert "with a new head behind its own pooler" in capfd.readouterr().err
+    assert "with a new head after its own pooler" in capfd.readouterr().err
 
 
 def test_a_new_ranker_begins_with_any_bi_encoder(bert, tmp_path):

@@ -137,11 +137,11 @@ def opened():
         (rank, {"RANK": ""}, "RANK = '', not a number"),
         (world_size, {"WORLD_SIZE": "0"}, "WORLD_SIZE = '0', not a number from 1 on"),
         (world_size, {"WORLD_SIZE": "two"}, "WORLD_SIZE = 'two', not a number from 1 on"),
-        (lambda: shard_of(None), {"RANK": "2", "WORLD_SIZE": "2"}, "RANK = 2, and WORLD_SIZE is 2"),
-        (lambda: shard_of(None), {"RANK": "1"}, "RANK = 1, and WORLD_SIZE is not set"),
-        (lambda: shard_of(None), {"WORLD_SIZE": "2"}, "WORLD_SIZE = 2, and RANK is not set"),
-        (opened, {"RANK": "0", "WORLD_SIZE": "2"}, "and MASTER_ADDR and MASTER_PORT is not set"),
-        (opened, {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}, "and MASTER_PORT is not set"),
+        (lambda: shard_of(None), {"RANK": "2", "WORLD_SIZE": "2"}, "RANK = 2, but WORLD_SIZE is 2"),
+        (lambda: shard_of(None), {"RANK": "1"}, "RANK = 1, but WORLD_SIZE is not set"),
+        (lambda: shard_of(None), {"WORLD_SIZE": "2"}, "WORLD_SIZE = 2, but RANK is not set"),
+        (opened, {"RANK": "0", "WORLD_SIZE": "2"}, "but MASTER_ADDR and MASTER_PORT is not set"),
+        (opened, {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}, "but MASTER_PORT is not set"),
     ],
 )
 def test_half_of_what_a_launcher_says_is_refused(launched, work, environment, said):
@@ -306,7 +306,7 @@ def test_processes_with_different_settings_all_refuse_to_work(tmp_path):
             with pytest.raises(SettingsError) as caught:
                 check_told_alike(told[rank])
         expected = (
-            "RANKS_DIFFER: process 1 has rate = 0.05, and process 0 0.001; start all processes with the same"
+            "RANKS_DIFFER: process 1 has rate = 0.05, but process 0 has 0.001; start all processes with the same"
         )
         assert str(caught.value).startswith(expected)
         assert caught.value.status == 2

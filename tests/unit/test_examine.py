@@ -242,9 +242,9 @@ def test_advice_follows_from_what_was_found(tmp_path):
         "1 query of 'train' has no positive: it is left out.",
         "There is little to train on (2 training queries): results may differ",
         f"`hardneg train warmup --preset finetune --data {tmp_path / 'c'} --model M --out exp`: 100 steps of 2 "
-        "queries, 100 passes over 2 training queries (and 1 held out as dev). These are many passes: fewer may do, "
-        "such as --epochs 10, which ignores the preset's min_steps. When dev no longer rises, continue from its "
-        f"model with `hardneg train star --preset finetune --data {tmp_path / 'c'} --model exp --out exp-star`, which",
+        "queries, 100 passes over 2 training queries (and 1 held out as dev). These are many passes: fewer may do",
+        "such as --epochs 10, which ignores the preset's min_steps. When dev no longer rises, continue from its ",
+        f"`hardneg train star --preset finetune --data {tmp_path / 'c'} --model exp --out exp-star`, which mines.",
     ):
         assert part in told
     assert "There is no test split" not in told

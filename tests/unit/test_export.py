@@ -298,7 +298,7 @@ def test_what_makes_no_sense_is_refused_and_nothing_is_written(world, tmp_path):
         hn.export_pool(tmp_path / "nowhere", collection, out, format="dpr")
     assert out.read_text() == "before"
     for name in ("f.csv", "f.tsv.gz", "f.parquet"):  # what reads them would take them for what their name says
-        with pytest.raises(SettingsError, match=r"and JSON is written; let it end in \.jsonl"):
+        with pytest.raises(SettingsError, match=r"but JSON is written; let it end in \.jsonl"):
             hn.export_pool(pool, collection, tmp_path / name, format="dpr")
 
 

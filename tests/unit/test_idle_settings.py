@@ -17,9 +17,9 @@ from worlds.tiny_records import pool_of
 IN_BATCH = {"mixtures": ["bm25", "in_batch"]}
 
 NOTHING_TO_LEARN = [
-    ("warmup", IN_BATCH | {"queries_per_step": 1}, "a step has 1 query, and the mixture in_batch"),
-    ("warmup", IN_BATCH | {"micro_queries": 1}, "micro_queries = 1, and the mixture in_batch"),
-    ("warmup", {"mixtures": ["nce"], "micro_queries": 1}, "micro_queries = 1, and the mixture nce"),
+    ("warmup", IN_BATCH | {"queries_per_step": 1}, "a step has 1 query, but the mixture in_batch"),
+    ("warmup", IN_BATCH | {"micro_queries": 1}, "micro_queries = 1, but the mixture in_batch"),
+    ("warmup", {"mixtures": ["nce"], "micro_queries": 1}, "micro_queries = 1, but the mixture nce"),
     ("ance-tele", {"passages_reference": [4, 1], "in_batch": False}, "episode 2 has 1 passage for a query"),
     (
         "ance-tele",
@@ -29,10 +29,10 @@ NOTHING_TO_LEARN = [
     (
         "ance-tele",
         {"passages_reference": [1], "micro_queries": 1},
-        "micro_queries = 1, and passages_reference = 1",
+        "micro_queries = 1, but passages_reference = 1",
     ),
-    ("ance-tele", {"first": "in_batch", "first_queries": 1}, "a step has 1 query, and first = in_batch"),
-    ("ance-tele", {"first": "in_batch", "queries_per_step": 1}, "a step has 1 query, and first = in_batch"),
+    ("ance-tele", {"first": "in_batch", "first_queries": 1}, "a step has 1 query, but first = in_batch"),
+    ("ance-tele", {"first": "in_batch", "queries_per_step": 1}, "a step has 1 query, but first = in_batch"),
     ("warmup", {"mixtures": ["in_batch", "nce"], "distill": "kl"}, "distill = kl with mixtures = in_batch, nce"),
     ("ance-tele", {"passages_reference": [1], "distill": "kl"}, "distill = kl with passages_reference = 1"),
     (
@@ -281,11 +281,8 @@ def test_a_preset_may_leave_idle_what_the_user_may_not(recipe, preset, changes, 
 
 MIXED_WITH_NOTHING = [
     ({"alpha": 0.3}, "alpha = 0.3, and there is no pool of the round before"),
-    (
-        {"beta": 0.3, "sources": ["query"]},
-        "beta = 0.3 divides negatives between query and lookahead, but sources= has only one",
-    ),
-    ({"beta": 0.3, "sources": ["lookahead", "bm25"]}, "beta = 0.3, and the sources lookahead, bm25"),
+    ({"beta": 0.3, "sources": ["query"]}, "beta = 0.3 divides .*, but the sources lack lookahead; name both"),
+    ({"beta": 0.3, "sources": ["lookahead", "bm25"]}, "beta = 0.3 divides .*, but the sources lack query;"),
 ]
 
 

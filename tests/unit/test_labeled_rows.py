@@ -214,7 +214,7 @@ def test_negatives_are_not_kept_for_a_collection_of_an_older_reading(tmp_path, m
             "rows of train:1: WRONG_COLUMNS: 2 labels in 'labels' of 3 texts in 'positive'",
         ),
         ({"labels": [2.5, 0, 0]}, "rows of train:1: BAD_GRADE: the label 2.5 in 'labels' is"),
-        ({"labels": None, "scores": [0.9, 0.5, 0.4]}, "rows of train:1: AMBIGUOUS: 'positive' is a list, and the"),
+        ({"labels": None, "scores": [0.9, 0.5, 0.4]}, "rows of train:1: AMBIGUOUS: 'positive' is a list, but the"),
     ],
 )
 def test_lists_that_do_not_say_what_is_positive_are_refused_in_a_line(tmp_path, changed, said):

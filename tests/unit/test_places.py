@@ -25,7 +25,7 @@ from hardneg.storage.places import check_no_stream, check_readable, kernel_folde
 from worlds.tiny_world import one_thread  # noqa: F401
 
 NO_FILES = "NOT_WRITABLE: this leads into .*, which holds devices and streams, and no files"
-STREAM = "NOT_FOUND: this is no file but a stream"
+STREAM = "NOT_FOUND: this is a stream and not a file"
 
 
 @pytest.fixture

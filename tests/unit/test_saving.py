@@ -356,7 +356,7 @@ def test_a_dense_head_is_left_out_or_replaced_as_the_settings_say(roberta, tmp_p
     build(sentence_transformers, roberta, *DIRECTORIES["dense"]).save(str(tmp_path / "model"))
     assert load_encoder(str(tmp_path / "model"), head="none").dim == 64
     assert type(load_encoder(str(tmp_path / "model"), head="ance").towers[0].head).__name__ == "AnceHead"
-    with pytest.raises(SettingsError, match=r"BAD_SETTING: head = dense, and .* has no dense layers"):
+    with pytest.raises(SettingsError, match=r"BAD_SETTING: head = dense, but .* has no dense layers"):
         load_encoder(str(roberta), head="dense")
     narrow = [("Pooling", (64, "mean")), ("Dense", (64, 64))]
     build(sentence_transformers, roberta, *narrow).save(str(tmp_path / "other"))

@@ -292,7 +292,7 @@ def test_a_split_that_is_not_there_is_told_with_what_named_it(tmp_path):
         named_split(made, "tset", "split")
     with pytest.raises(SettingsError, match="UNKNOWN_SPLIT: the experiment's test = 'gone', and the collection"):
         open_splits(made, ChosenSplits("train", "dev", "gone"))
-    with pytest.raises(SettingsError, match="split = 'x', and this is a corpus without queries; import it with"):
+    with pytest.raises(SettingsError, match="split = 'x', but this is a corpus without queries; import it with"):
         named_split(Collection.from_lists([("p", "one text")], to=tmp_path / "corpus"), "x", "split")
 
 

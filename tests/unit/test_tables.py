@@ -442,7 +442,7 @@ def test_a_link_to_nothing_is_no_missing_split(tmp_path, made, broken):
 
 def test_a_stream_is_no_missing_file(tmp_path):
     os.mkfifo(tmp_path / "a.jsonl")
-    assert "NOT_FOUND: this is no file but a stream" in fault(tmp_path / "a.jsonl", tmp_path)
+    assert "NOT_FOUND: this is a stream and not a file" in fault(tmp_path / "a.jsonl", tmp_path)
 
 
 def test_damaged_parquet_is_one_line(tmp_path):

@@ -25,6 +25,6 @@ def test_one_text_is_not_taken_for_several(asked):
 
 @pytest.mark.parametrize("row", [-1, 92, 10**6])
 def test_rows_that_are_not_there_are_refused(asked, row):
-    with pytest.raises(SettingsError, match=f"92 queries, and none at row {row}"):
+    with pytest.raises(SettingsError, match=f"92 queries, but none at row {row}"):
         asked.search_queries(np.array([0, row]), 3)
     assert len(asked.search_queries([0, 91], 3)) == 2

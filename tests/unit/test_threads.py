@@ -118,7 +118,7 @@ def test_other_systems_are_refused_in_one_line(monkeypatch, capsys, system):
     assert cli.run(["doctor"]) == 2
     said = capsys.readouterr().err.splitlines()
     fix = "use it on Linux, in a container, or under WSL"
-    assert said == [f"NOT_LINUX: hardneg runs on Linux only, and this is '{system}'; {fix}"]
+    assert said == [f"NOT_LINUX: hardneg runs on Linux only, but this is '{system}'; {fix}"]
     with pytest.raises(hardneg.HardnegError, match="NOT_LINUX"):
         _ = hardneg.train
 

@@ -312,7 +312,7 @@ def test_a_long_line_does_not_make_up_for_a_short_one(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("q1\tQ0\tx 1\t1\t9.0\tt\n", r":1: BLANK_IN_ID: the column pid is 'x 1', and blanks divide columns"),
+        ("q1\tQ0\tx 1\t1\t9.0\tt\n", r":1: BLANK_IN_ID: the column pid is 'x 1', but blanks divide columns"),
         ("q1 Q0 a 1 9.0 t\nq1\tQ0\tx 1\t2\t8.0\tt\nq1\tQ0\tx 2\t3\t7.0\tt\n", ":2: BLANK_IN_ID: the column pid"),
         ("q 1\tQ0\ta\t1\t9.0\tt\n", ":1: BLANK_IN_ID: the column qid is 'q 1'"),
         ("q1\tQ0\ta\t1 2\t9.0\tt\n", ":1: WRONG_COLUMNS: the column rank is '1 2'"),

@@ -117,12 +117,12 @@ def check_form(place: Path, format: str, model: Place | None, negatives: int | N
     if format == "token-ids" and model is None:
         raise SettingsError("NO_MODEL", "token ids need a tokenizer", "give --model")
     if format != "token-ids" and model is not None:
-        what = f"a model is given, and --format {format} writes texts"
+        what = f"a model is given, but --format {format} writes texts"
         raise SettingsError("BAD_SETTING", what, "leave --model out, or give --format token-ids")
     if negatives is not None:
         at_least("--negatives", negatives)
     if suffix_of(place) not in ("", *JSON):
-        what, fix = f"this name is one of a {suffix_of(place)} file, and JSON is written", "let it end in .jsonl"
+        what, fix = f"this name is one of a {suffix_of(place)} file, but JSON is written", "let it end in .jsonl"
         raise SettingsError("BAD_SETTING", what, fix, path=place)
 
 

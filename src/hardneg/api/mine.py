@@ -306,7 +306,8 @@ def check_shares(sources: Sequence[str], previous: Place | None, *, alpha: float
         what = f"alpha = {alpha}, and there is no pool of the round before, whose share it is"
         raise SettingsError("BAD_SETTING", what, "give --previous, or leave it out")
     if 0 < beta < 1 and beta != HALF and not set(TELEPORTED) <= set(sources):
-        what = f"beta = {beta} divides negatives between query and lookahead, but --sources has only one of them"
+        missing = " and ".join(name for name in TELEPORTED if name not in sources)
+        what = f"beta = {beta} divides negatives between query and lookahead, but the sources lack {missing}"
         raise SettingsError("BAD_SETTING", what, "name both, or leave beta out")
 
 

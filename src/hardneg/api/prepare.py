@@ -465,7 +465,7 @@ def check_retriever(recipe: Recipe, settings: TrainingSettings, retriever: Place
         for line in settings.idle(retriever=retriever is not None, pool=pool):
             log.warning("%s", line)
     if retriever is not None and recipe.trains != "ranker":
-        what = f"a retriever is given, and {recipe.name} trains one"
+        what = f"a retriever is given, but {recipe.name} trains one"
         raise SettingsError("BAD_SETTING", what, "give it as the model, or leave it out")
 
 

@@ -274,7 +274,7 @@ def check_one_filter(model: Place, values: Mapping[str, Any]) -> None:
     pairs = [text.partition("=") for text in values.get("overrides", ())]
     named = {str(read_value(value.strip())) for name, _, value in pairs if name.strip() == "filter_by"}
     if others := {*named, values.get("filter_by")} - {None, "given"}:
-        what = f"filter_by = {others.pop()}, and {model} is given to filter by"
+        what = f"filter_by = {others.pop()}, but {model} is given to filter by"
         raise SettingsError("BAD_SETTING", what, "give one of them")
 
 

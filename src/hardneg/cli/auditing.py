@@ -39,7 +39,7 @@ def audit(
     judgements: JudgementsOption = None,
     threshold: Annotated[
         list[str] | None,
-        option(help="The least value at which a signal counts; may be repeated.", metavar="SIGNAL=VALUE"),
+        option(help="The minimum value at which a signal counts; may be repeated.", metavar="SIGNAL=VALUE"),
     ] = None,
     most: Annotated[int, option(min=1, help="Pairs to write and to print as JSON.")] = 200,
     shown: Annotated[int, option("--show", min=0, help="Pairs to show in the terminal.")] = 10,

@@ -68,7 +68,7 @@ class Kind:
         named = ", ".join(map(str, sorted(self.lines)))
         named += ", …" if len(self.lines) == SHOWN and self.count > SHOWN else ""
         word = "line" if named.isdigit() else "lines"
-        more = f"{self.count:,} such faults" + (f", {word} {named}" if self.lines else "")
+        more = f"{self.count:,} such errors" + (f", {word} {named}" if self.lines else "")
         what = f"{fault.what} ({more})"
         return InputError(fault.code, what, fault.fix, path=fault.path, line=fault.line)
 

@@ -310,7 +310,7 @@ def existing_place(data: str, *, file: bool) -> Path:
             "NOT_FOUND", "this is a file, but the format needs a folder", "give its folder", path=place
         )
     if place.exists():  # a pipe, such as the shell's <(...)
-        what, fix = "this is no file but a stream, and data are read several times", "write them to a file"
+        what, fix = "this is a stream and not a file, but data are read several times", "write them to a file"
         raise InputError("NOT_FOUND", what, fix, path=place)
     raise InputError("NOT_FOUND", f"no such folder{' or file' * file}", "check the path", path=place)
 
@@ -337,7 +337,7 @@ def unknown_folder(folder: Path, names: Set[str]) -> InputError:
     what = f"the files here fit no known format ({there or 'there are none'})"
     unread = [name for name in sorted(names) if name.lower().endswith(PACKED)]
     if hidden := [name for name in unread if suffix_of(Path(name).with_suffix("")) or unread == [*names]]:
-        what = f"{what}, and {hidden[0]} is packed in a way that is not read"
+        what = f"{what}; {hidden[0]} is packed in a way that is not read"
         return InputError("UNKNOWN_FORMAT", what, UNPACK, path=folder)
     tables = [folder / name for name in names if name == "qrels" or suffix_of(Path(name)) or ".txt" in name]
     kinds = {kind for path in tables if (kind := kind_of(path, folder))}

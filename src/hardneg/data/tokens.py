@@ -241,7 +241,7 @@ def check_prompt(tokenizer: Tokenizer, side: Side, prompt: str, name: str, lengt
     """
     taken = len(tokenizer.encode(prompt + "a").ids) - 1 if prompt and length else 0
     if length and taken >= length:
-        what = f"{side}_prompt takes {taken} tokens, and {name} is {length}: no text would be left"
+        what = f"{side}_prompt takes {taken} tokens, but {name} is {length}: no text would be left"
         raise SettingsError("TOO_LONG", what, f"shorten the prompt, or raise {name}")
 
 

@@ -494,5 +494,5 @@ def named_split(collection: Collection, name: str, option: str) -> Qrels:
             "the collection has no such split" if collection.n_queries else "this is a corpus without queries"
         )
         fix = nearest(name, collection.splits) if collection.splits else "import it with judgements"
-        raise SettingsError("UNKNOWN_SPLIT", f"{option} = {name!r:.80}, and {without}", fix)
+        raise SettingsError("UNKNOWN_SPLIT", f"{option} = {name!r:.80}, but {without}", fix)
     return collection.qrels(name)

@@ -288,7 +288,7 @@ def _fit_head(part: Part, settings: EncoderSettings) -> None:
     elif settings.head == "ance" and not isinstance(tower.head, AnceHead):
         tower.head = AnceHead(tower.width)
     elif settings.head == "dense" and not isinstance(tower.head, DenseHead):
-        what = f"head = dense, and {part.folder} has no dense layers after pooling"
+        what = f"head = dense, but {part.folder} has no dense layers after pooling"
         raise SettingsError("BAD_SETTING", what, "leave head out, or take a model that has them")
 
 

@@ -348,7 +348,7 @@ def _check_places(unplaced: list[str], weights: Path) -> None:
     """Refuse weights that only the model's own code would use."""
     if unplaced:
         what = (
-            "the model names code of its own (auto_map), and transformers' class for it has no place for"
+            "the model names code of its own (auto_map), but transformers' class for it has no place for"
             f" {len(unplaced)} weights, first {unplaced[0]}"
         )
         raise TrustError("REMOTE_CODE", what, "allow the code (--allow-code), or use another model", path=weights)

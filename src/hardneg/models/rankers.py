@@ -177,7 +177,7 @@ def new_ranker(
         made = RankerSettings(max_length=tower.longest, title_join="space" if splits else "sep")
         settings = replace(made, **overrides)
         ranker = CrossEncoder(settings, tower).to(device).eval()
-        kept = " behind its own pooler" if pooler else ""
+        kept = " after its own pooler" if pooler else ""
         left = f"; its own head of {labels} labels is left out" if several else ""
         tell(f"ranker: {found.name} with a new head{kept}, drawn from seed {seed}: it must be trained{left}")
         return ranker

@@ -39,7 +39,8 @@ def check_told_alike(told: Mapping[str, Any]) -> None:
         names = [name for name in {**first, **other} if first.get(name) != other.get(name)]
         if names:
             differing = [
-                f"{name} = {other.get(name)!s:.60}, and process 0 {first.get(name)!s:.60}" for name in names[:3]
+                f"{name} = {other.get(name)!s:.60}, but process 0 has {first.get(name)!s:.60}"
+                for name in names[:3]
             ]
             more = f", and {len(names) - 3} more" if len(names) > 3 else ""
             what = f"process {number} has {'; '.join(differing)}{more}"

@@ -83,10 +83,10 @@ def check_launch(*needed: str) -> None:
     SettingsError : the environment variables that the launcher sets are wrong or incomplete (exit 2).
     """
     if rank() >= world_size():
-        raise bad_launch(f"RANK = {rank()}, and WORLD_SIZE is {os.environ.get('WORLD_SIZE', 'not set')}")
+        raise bad_launch(f"RANK = {rank()}, but WORLD_SIZE is {os.environ.get('WORLD_SIZE', 'not set')}")
     missing = [name for name in ("RANK", *needed) if not os.environ.get(name)]
     if world_size() > 1 and missing:
-        raise bad_launch(f"WORLD_SIZE = {world_size()}, and {' and '.join(missing)} is not set")
+        raise bad_launch(f"WORLD_SIZE = {world_size()}, but {' and '.join(missing)} is not set")
 
 
 def is_heard(host: str, port: int) -> bool:

@@ -145,7 +145,7 @@ class AnceTele(TrialSettings):
         """Refuse also given negatives for a first episode that trains on in-batch negatives alone."""
         super().check_pool(given)
         if given and not self.has_negatives(self.start_episode):
-            what = "negatives are given, and first = in_batch trains the first episode without any"
+            what = "negatives are given, but first = in_batch trains the first episode without any"
             raise SettingsError("BAD_SETTING", what, "set first = mined, or leave them out")
 
     def has_negatives(self, episode: int) -> bool:

@@ -193,10 +193,10 @@ class TrainingSettings(Settings):
         """
         alone = "a query alone has no negative, so nothing would be learnt"
         if queries == 1:
-            what = f"a step has 1 query, and {negatives} takes the passages of its other queries: {alone}"
+            what = f"a step has 1 query, but {negatives} takes the passages of its other queries: {alone}"
             raise SettingsError("BAD_SETTING", what, "give a step more queries, or mined negatives")
         if self.micro_queries == 1:
-            what = f"micro_queries = 1, and {negatives} takes the passages of other queries of the part: {alone}"
+            what = f"micro_queries = 1, but {negatives} takes the passages of other queries of the part: {alone}"
             raise SettingsError("BAD_SETTING", what, "set gradient_cache = true instead, or more of micro_queries")
 
     def check_masked(self, why: str) -> None:
@@ -240,7 +240,7 @@ class TrainingSettings(Settings):
         }
         asking = {name: option for name, option in instead.items() if option}
         if asking and not dev:
-            what = f"there is no dev split, and dev decides with {' and '.join(asking)}"
+            what = f"there is no dev split, but dev decides with {' and '.join(asking)}"
             raise SettingsError(
                 "NO_DEV", what, f"give a dev split (--dev), or all of: {', '.join(asking.values())}"
             )

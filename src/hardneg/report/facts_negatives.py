@@ -141,7 +141,7 @@ def lists_that_swing(opened: Opened) -> dict[str, RowLists]:
     query = mined_lists(opened)
     if len(query) < FEWEST_FOR_SWING:
         several = {"episode": "episodes", "refresh": "refreshes"}[opened.unit]
-        raise NotRecorded(f"Swing needs three {several} or more: in, out, and in again.")
+        raise NotRecorded(f"Swing needs three {several} or more: mined, absent, and mined again.")
     return query
 
 

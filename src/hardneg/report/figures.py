@@ -237,9 +237,9 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "Informative negatives",
         "Shares of negatives that are among a query's first 100 hits, without positives, the query itself and"
         " repeated texts (ANCE, Section 6.3): of all those in the pool, after training drew some of them; and of"
-        " in-batch negatives, expected over all batches (where 100 hits of each query were mined; a copy of a hit"
-        " does not count there). With `depth` below 84 fewer than 100 hits may be left of a query with many"
-        " positives, and with any depth of one with many copies; its share is lower then.",
+        " in-batch negatives, expected over all batches (where 100 hits of each query were mined; a duplicate of a"
+        " hit does not count there). With `depth` below 84 fewer than 100 hits may be left of a query with many"
+        " positives, and with any depth of one with many duplicates; its share is lower then.",
         negatives.informative_table,
         charts.informative_chart,
     ),

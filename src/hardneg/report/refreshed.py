@@ -29,9 +29,9 @@ REFRESHED: Mapping[str, Mapping[str, Any]] = {
         " refresh earlier (ANCE-Tele, Figures 7 and 10)."
     },
     "swing": {
-        "says": "Candidates that are in, out in the next refresh, and in again in the one after (ANCE-Tele, Figure"
-        " 6). Class A begins in the first refresh, class B in the second. Pools that are drawn lose and regain"
-        " passages by chance, so they stand apart."
+        "says": "Candidates that are mined in one refresh, absent in the next and mined again in the third"
+        " (ANCE-Tele, Figure 6). Class A starts in the first refresh, class B in the second. Pools are shown"
+        " apart: random draws also add and remove passages."
     },
     "swing_cases": {
         "says": "Places in each refresh's candidates, of the queries that show it best (ANCE-Tele, Table 10)."

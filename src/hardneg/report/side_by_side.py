@@ -399,7 +399,7 @@ FIGURES: tuple[Figure[Several], ...] = (
         "comparisons",
         "Results",
         "Paired tests",
-        "Two-sided randomisation tests over the queries that both experiments judge. p is corrected by Holm over"
+        "Two-sided randomisation tests over the queries that both experiments measure. p is corrected by Holm over"
         " the pairs of a measure, as `hardneg compare` does. The tests are of these trainings: with another seed a"
         " difference may come out otherwise.",
         tests_table,

@@ -62,7 +62,7 @@ def check_rows(query_rows: Int32, queries: int) -> None:
     """Refuse rows of queries that a collection of so many does not have; raises :class:`SettingsError`."""
     rows = np.asarray(query_rows)
     if len(bad := rows[(rows < 0) | (rows >= queries)]):
-        what = f"the collection has {queries:,} queries, and none at row {bad[0]}"
+        what = f"the collection has {queries:,} queries, but none at row {bad[0]}"
         raise SettingsError("BAD_SETTING", what, f"give rows from 0 to {queries - 1}")
 
 

@@ -31,7 +31,7 @@ def check_readable(path: str | Path) -> None:
     except (OSError, ValueError):  # the one who reads it says why
         return
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        what, fix = "this is no file but a stream, and files are read several times", "write it to a file"
+        what, fix = "this is a stream and not a file, but files are read several times", "write it to a file"
         raise InputError("NOT_FOUND", what, fix, path=path)
 
 

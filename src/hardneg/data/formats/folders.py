@@ -105,7 +105,7 @@ def is_file(path: Path) -> bool:
         what, fix = "a link to a file that is not there", "fetch the file again, or remove the link"
         raise InputError("NOT_FOUND", what, fix, path=path)
     if path.is_fifo():
-        what = "this is a pipe, and data are read several times"
+        what = "this is a pipe, but data are read several times"
         raise InputError("NOT_FOUND", what, "write what comes through it to a file", path=path)
     return path.is_file()
 

@@ -85,7 +85,7 @@ def no_pairs(split: str, alone: bool) -> InputError:
 def records_of(given: Any, named: str) -> Iterable[Mapping[str, Any]]:
     """The rows of a table, which can be read several times; a fault calls them ``named``."""
     if isinstance(given, str | PurePath):
-        what = f"the {named} are {str(given)!r:.80}, and files are not read here"
+        what = f"the {named} are {str(given)!r:.80}, but files are not read here"
         raise InputError("WRONG_TYPE", what, "give the path to train(data=...) or to import_collection")
     wrong = isinstance(given, bytes | Mapping) or not isinstance(given, Iterable)
     if wrong or (hasattr(given, "to_frame") and not hasattr(given, "columns")):  # a single column of pandas

@@ -258,7 +258,7 @@ def _refuse_blank_within(path: Path, number: int, line: str, layout: TableForm) 
     for place, cell in enumerate(cells[:-1]):
         if len(cell.split()) > 1:
             what = (
-                f"the column {names[place]} is {cell.decode()!r:.80}, and blanks divide columns here, as tabs do"
+                f"the column {names[place]} is {cell.decode()!r:.80}, but blanks divide columns here, as tabs do"
             )
             fix = "write it without blanks"
             if place in layout.places[:2]:

@@ -129,7 +129,7 @@ def check(settings: Adore, data: TrainingData, encoder: BiEncoder) -> None:
     """Refuse, before anything is encoded, a model or options of the index that do not fit; all faults at once."""
     faults: list[HardnegError] = []
     if encoder.settings.chunks > 1:
-        what = f"adore ranks passages of one vector each, and chunks = {encoder.settings.chunks}"
+        what = f"adore ranks passages of one vector each, but chunks = {encoder.settings.chunks}"
         faults.append(SettingsError("BAD_SETTING", what, "set chunks = 1 (FirstP)"))
     if settings.index == "pq":
         try:

@@ -81,7 +81,7 @@ class Ar2(MiningSettings):
         self.check_draws("negatives_per_query", self.negatives_per_query, ("depth", "top"))
         self.check_used()
         if self.rerank_depth > (depth := evaluation_depth(parse_measures(self.measures))):
-            what = f"rerank_depth = {self.rerank_depth}, and dev and test are searched {depth} deep"
+            what = f"rerank_depth = {self.rerank_depth}, but dev and test are searched {depth} deep"
             raise SettingsError("BAD_SETTING", what, "lower it, or measure deeper")
         if self.game == "irgan" and self.weighting == "reference":
             what = "weighting = reference with game = irgan, which has one weighting alone"
