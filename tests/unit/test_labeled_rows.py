@@ -239,7 +239,7 @@ TOLD = "the bound 0.5 of a score between 0 and 1 made 3 of 4 judgements; if the 
 def test_judgements_by_the_bound_of_a_score_are_told(tmp_path, caplog):
     data = hn.Collection.from_pairs(SCORED, to=tmp_path / "memory")
     assert caplog.text.count(TOLD) == 1
-    (advised,) = (line for line in hn.examine(data)["advice"] if "bound" in line)
+    (advised,) = (line for line in hn.examine(data)["advice"] if "bound 0.5" in line)
     assert advised.startswith("T" + TOLD[1:])
     file = written(tmp_path / "train.jsonl", SCORED)
     made = hn.import_collection(file, tmp_path / "file")
@@ -255,7 +255,7 @@ def test_whole_grades_and_scores_beside_negatives_are_not_of_the_bound(tmp_path,
     taught = [row | {"negative": "a stone"} for row in SCORED]
     beside = hn.Collection.from_pairs(taught, to=tmp_path / "beside")
     assert data.facts["counts"] == beside.facts["counts"] == {}
-    assert "bound" not in caplog.text + "".join(hn.examine(data)["advice"])
+    assert "bound 0.5" not in caplog.text + "".join(hn.examine(data)["advice"])
 
 
 def test_of_labels_only_those_that_the_bound_made_positives_are_told(tmp_path):
