@@ -471,7 +471,7 @@ def test_a_grade_below_0_is_no_missing_judgement(tmp_path):
 
 
 def test_options_of_a_model_without_one_are_refused_in_mining(world, tmp_path):
-    with pytest.raises(SettingsError, match="query_length = 7, and no model is given"):
+    with pytest.raises(SettingsError, match="query_length = 7 has no effect without a model"):
         hn.mine(world[0], None, tmp_path / "pool", sources=["bm25"], query_length=7)
 
 

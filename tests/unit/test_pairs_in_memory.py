@@ -109,8 +109,8 @@ def test_equal_pairs_are_built_once(tmp_path, monkeypatch):
     ("rows", "said"),
     [
         ([("what", "this")], "row 1 of the pairs is no mapping of column names to values; give a list"),
-        ("train.csv", "the pairs are 'train.csv', and files are not read here; give the path to train(data"),
-        (Path("train.csv"), "the pairs are 'train.csv', and files are not read here; give the path to train("),
+        ("train.csv", "the pairs are 'train.csv', but files are not read here; give the path to train(data"),
+        (Path("train.csv"), "the pairs are 'train.csv', but files are not read here; give the path to train("),
         (5, "the pairs are of the type int; give a list of mappings"),
         ({"train": 5}, "the pairs of train are of the type int; give a list of mappings"),
         ([], "NO_POSITIVES: there are no pairs; give a list of mappings"),

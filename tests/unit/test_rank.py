@@ -156,7 +156,7 @@ def test_a_split_that_chooses_no_run_is_refused(pair, tmp_path):
         lambda: hn.fuse(pair, tmp_path / "out.trec", split="dev"),
         lambda: hn.rerank(pair[0], tmp_path / "out.trec", data=tmp_path, ranker=tmp_path, split="dev"),
     ):
-        with pytest.raises(SettingsError, match="BAD_SETTING: split = dev, and no experiment is given"):
+        with pytest.raises(SettingsError, match="BAD_SETTING: split = dev has no effect on run files"):
             call()
     assert not (tmp_path / "out.trec").exists()
 

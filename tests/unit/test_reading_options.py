@@ -138,7 +138,7 @@ def test_a_cross_encoder_has_no_prompts(world, tmp_path):
     hn.search_split(collection, tmp_path / "run", model=model, k=5, **given)
     ranking = {"data": collection, "ranker": tmp_path / "ranker", **given}
     with pytest.raises(
-        SettingsError, match="BAD_SETTING: embeddings or prompts are given, and the ranker is a cr"
+        SettingsError, match="BAD_SETTING: embeddings or prompts are given, but the ranker is a cr"
     ):
         hn.rerank(tmp_path / "run", tmp_path / "out", query_prompt="find ", **ranking)
     hn.rerank(tmp_path / "run", tmp_path / "out", **ranking)
