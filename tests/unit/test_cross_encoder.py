@@ -679,11 +679,11 @@ def test_a_default_prompt_is_warned_of(classifiers, tmp_path, sentence_transform
         ({"max_length": 20, "query_length": 30}, "MAX_LENGTH"),
         (
             {"max_length": 20, "query_prompt": "a " * 8},
-            "TOO_LONG: query_prompt takes .* tokens, and the query's length is 10: no text would be left",
+            "TOO_LONG: query_prompt takes .* tokens, but the query's length is 10: no text would be left",
         ),
         (
             {"passage_length": 9, "passage_prompt": "a " * 8},
-            "TOO_LONG: passage_prompt takes .* tokens, and the passage's length is 9: no text would be left",
+            "TOO_LONG: passage_prompt takes .* tokens, but the passage's length is 9: no text would be left",
         ),
         ({"max_length": 0}, "BAD_SETTING: max_length = 0"),
         ({"activation": "tanh"}, "BAD_SETTING: activation = 'tanh'"),

@@ -114,5 +114,5 @@ def test_a_split_beside_a_file_of_judgements_is_refused(tmp_path, hardneg, comma
     qrels = qrels_file(tmp_path / "qrels.txt", range(QUERIES))
     status, out, err = hardneg(command, *runs, "--qrels", qrels, "--split", "dev", "--measures", "RR@10")
     assert (status, out) == (2, "")
-    assert "BAD_SETTING: split = dev, and the judgements are those of qrels" in err
+    assert "BAD_SETTING: split = dev, but the judgements are those of qrels" in err
     assert len(err.splitlines()) == 1

@@ -361,7 +361,7 @@ def test_training_on_holds_out_the_same_queries_and_says_when_their_order_repeat
 @pytest.mark.parametrize("given", [{"overrides": ["filter_by=start"]}, {"overrides": ["filter_by = miner"]}])
 def test_two_models_to_filter_by_are_refused(world, given):
     common = {"steps": 3, "relative_margin": 0.1}
-    with pytest.raises(HardnegError, match=r"filter_by = (start|miner), and .* is given to filter by"):
+    with pytest.raises(HardnegError, match=r"filter_by = (start|miner), but .* is given to filter by"):
         preparing.prepare(RECIPES["star"], *world, None, filter_by=world[1], **common, **given)
     for same in ("filter_by=given", 'filter_by = "given"'):
         preparing.prepare(RECIPES["star"], *world, None, filter_by=world[1], overrides=[same], **common)

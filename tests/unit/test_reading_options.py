@@ -72,7 +72,7 @@ def test_given_prompts_are_those_of_a_model_that_has_them(world, tmp_path):
 def test_a_prompt_that_leaves_no_room_for_texts_is_refused(world, tmp_path):
     collection, model, _ = world
     search = {"model": model, "device": "cpu", "cache": tmp_path / "cache"}
-    said = r"TOO_LONG: query_prompt takes \d+ tokens, and query_length is 4: no text would be left; shorten the pr"
+    said = r"TOO_LONG: query_prompt takes \d+ tokens, but query_length is 4: no text would be left; shorten the pr"
     with pytest.raises(SettingsError, match=said):
         hn.search_text(collection, "baba", query_prompt="some words before it", query_length=4, **search)
     with pytest.raises(SettingsError, match="TOO_LONG: passage_prompt takes"):
@@ -96,7 +96,7 @@ def test_room_is_needed_in_steps(world):
     prompt = {"passage_prompt": "ba " * 20, "passage_length": 40}
     given = {"data": world[0], "model": world[1], "steps": 2, "queries_per_step": 4}
     hn.plan("star", **given, **prompt)
-    with pytest.raises(SettingsError, match=r"TOO_LONG: passage_prompt takes .* and train_passage_length is 8"):
+    with pytest.raises(SettingsError, match=r"TOO_LONG: passage_prompt takes .* but train_passage_length is 8"):
         hn.plan("star", **given, **prompt, train_passage_length=8)
 
 
