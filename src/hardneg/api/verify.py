@@ -178,7 +178,7 @@ def verifiable_at(place: Path) -> Iterator[Verifiable]:
         for name in sorted(files):
             yield from verifiable_file(here / name, alone=False)
     for fault in closed:
-        if not isinstance(fault, FileNotFoundError):  # somebody deleted it meanwhile
+        if not isinstance(fault, FileNotFoundError | NotADirectoryError):  # gone meanwhile, or a pipe
             yield Verifiable(Path(fault.filename), "folder", check_open)
 
 
