@@ -42,7 +42,12 @@ def test_the_page_is_what_its_kept_outcomes_say(depth, commands, tmp_path, name)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("page", "kept"), [("depth-64.md", "depth-64.jsonl.gz"), ("depth-new.md", "depth-new.jsonl.gz")]
+    ("page", "kept"),
+    [
+        ("depth-64.md", "depth-64.jsonl.gz"),
+        ("depth-new.md", "depth-new.jsonl.gz"),
+        ("depth-later.md", "depth-later.jsonl"),
+    ],
 )
 def test_a_page_with_a_control_of_other_queries_is_what_its_kept_outcomes_say(depth, tmp_path, page, kept):
     said = (PAGES / page).read_text("utf-8")
