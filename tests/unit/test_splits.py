@@ -286,11 +286,11 @@ def test_a_split_that_is_not_there_is_told_with_what_named_it(tmp_path):
     for use in ("train", "dev", "test"):
         with pytest.raises(SettingsError) as fault:
             choose_splits(made, **{use: "develop"})
-        line = f"UNKNOWN_SPLIT: {use} = 'develop', and the collection has no such split; did you mean 'dev'?"
+        line = f"UNKNOWN_SPLIT: {use} = 'develop', but the collection has no such split; did you mean 'dev'?"
         assert str(fault.value) == line
-    with pytest.raises(SettingsError, match="UNKNOWN_SPLIT: split = 'tset', and the collection has no such"):
+    with pytest.raises(SettingsError, match="UNKNOWN_SPLIT: split = 'tset', but the collection has no such"):
         named_split(made, "tset", "split")
-    with pytest.raises(SettingsError, match="UNKNOWN_SPLIT: the experiment's test = 'gone', and the collection"):
+    with pytest.raises(SettingsError, match="UNKNOWN_SPLIT: the experiment's test = 'gone', but the collection"):
         open_splits(made, ChosenSplits("train", "dev", "gone"))
     with pytest.raises(SettingsError, match="split = 'x', but this is a corpus without queries; import it with"):
         named_split(Collection.from_lists([("p", "one text")], to=tmp_path / "corpus"), "x", "split")
