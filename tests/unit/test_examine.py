@@ -67,6 +67,26 @@ def test_long_texts_are_compared_from_their_beginning_to_their_end():
     assert (near(marks, marks, itself=True) >= 0).tolist() == [False] * 4 + [True] * 3
 
 
+def test_a_change_anywhere_in_a_long_text_leaves_it_nearly_equal(monkeypatch):
+    rng = random.Random(4)
+
+    def words(count):
+        return "".join(rng.choice(string.ascii_lowercase + " ") for _ in range(count))
+
+    for length in (1_950, 2_500, 10_000):  # the first grows beyond the length from which on a text is sampled
+        body, some = words(length), length // 33
+        other = [words(some) + body, body + words(some), body[:700] + words(some) + body[700:]]
+        assert near(signatures([body]), signatures(other)).tolist() == [0], length
+        assert near(signatures(other), signatures([body])).tolist() == [0] * 3, length
+    head = words(2_000)
+    marks = signatures([head + words(size) for size in (1_000, 1_000, 8_000, 8_000)])
+    assert near(marks, marks, itself=True).tolist() == [-1] * 4
+    kept = [body, body + "zero 0 " * 5_000, "日本語😀 \ud800" * 1_000, "0 " * 3_000]
+    whole = signatures(kept)
+    monkeypatch.setattr("hardneg.data.near_copies.PIECE", 3_000)  # a sample is the same in pieces
+    assert ((signatures(kept) == whole).mean(1) > 0.9).all()
+
+
 def test_short_and_empty_texts_have_signatures_too():
     marks = signatures(["", "a", "ab", "a", "我", "我爱北京天安门"])
     assert (near(marks, marks, itself=True) >= 0).tolist() == [False, True, False, True, False, False]

@@ -1,8 +1,9 @@
 """Texts that are nearly equal, found by MinHash: at least 80 % of their runs of four characters are shared.
 
 Broder, "On the resemblance and containment of documents", 1997. Cost: about 100 microseconds a text of 500
-characters, and 512 bytes. Of texts with more than 2,000 characters as many are looked at: a third of them at the
-beginning, in the middle and at the end, for long texts may share a heading and nothing else.
+characters, and 512 bytes. Of a longer text 2,000 different runs are compared, those with the smallest hashes. So a run
+is chosen for what it is and not for where it stands: a passage in front moves no other, and a heading that long texts
+share counts for no more than its length.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ WIDTH = 4  # characters of a run
 # of cases, texts that are 50 % alike in 64 %.
 HASHES, ROWS = 64, 4
 LEAST = 0.8  # share of equal hashes from which on texts count as nearly equal
-LONGEST = 2_000  # characters of a text that are looked at
+LONGEST = 2_000  # runs of a text that are compared
+PIECE = 1 << 18  # characters of a text that are hashed together; bounds the memory for a very long one
 BLOCK = 512  # texts hashed together
 TRIED = 8  # texts of one key that each text is compared with
 _ASCII = re.compile(r"\w+")
@@ -41,30 +43,23 @@ def plain(text: str) -> str:
     return " ".join(words_in(unicodedata.normalize("NFKC", text).casefold()))
 
 
-def looked_at(text: str) -> str:
-    """The part of a text that is compared: all of it, or of a long text its beginning, middle and end."""
-    if len(text) <= LONGEST:
-        return text
-    part = LONGEST // 3
-    middle = (len(text) - part) // 2
-    return " ".join((text[:part], text[middle : middle + part], text[-part:]))
-
-
 def signatures(texts: Sequence[str]) -> UInt64:
     """The MinHash signature [n, 64] of each text."""
     parts = [np.zeros((0, HASHES), np.uint64)]
     for start in range(0, len(texts), BLOCK):
-        parts.append(_signatures([plain(looked_at(text)) for text in texts[start : start + BLOCK]]))
+        parts.append(_signatures(texts[start : start + BLOCK]))
     return np.concatenate(parts)
 
 
-def _signatures(texts: list[str]) -> UInt64:
-    padded = [text.ljust(WIDTH) for text in texts]
-    characters = np.frombuffer("".join(padded).encode("utf-32-le", "surrogatepass"), np.uint32)
-    begins = np.cumsum([0, *(len(text) - WIDTH + 1 for text in padded)])
-    at = np.concatenate(
-        [np.arange(len(text) - WIDTH + 1) + first for text, first in zip(padded, _firsts(padded), strict=True)]
-    )
+def _signatures(texts: Sequence[str]) -> UInt64:
+    padded = [(_sample(text) if len(text) > LONGEST else plain(text)).ljust(WIDTH) for text in texts]
+    steps = [WIDTH if len(text) > LONGEST else 1 for text in texts]
+    characters = _characters("".join(padded))
+    runs_at = [
+        np.arange(first, first + len(text) - WIDTH + 1, step)
+        for text, first, step in zip(padded, _firsts(padded), steps, strict=True)
+    ]
+    begins, at = np.cumsum([0, *map(len, runs_at)]), np.concatenate(runs_at)
     runs = hash64(key(0, "runs"), *(characters[at + i] for i in range(WIDTH)))
     odd = hash64(key(0, "minhash"), np.arange(HASHES)) | np.uint64(1)
     found = np.empty((len(texts), HASHES), np.uint64)
@@ -73,6 +68,27 @@ def _signatures(texts: list[str]) -> UInt64:
             mixed = runs * odd[i]
             found[:, i] = np.minimum.reduceat((mixed >> np.uint64(29)) ^ mixed, begins[:-1])
     return found
+
+
+def _sample(text: str) -> str:
+    """The different runs of a long text with the smallest hashes, one after the other."""
+    hashes, runs = np.zeros(0, np.uint64), np.zeros((0, WIDTH), np.uint32)
+    for start in range(0, len(text), PIECE):
+        characters = _characters(plain(text[start : start + PIECE]).ljust(WIDTH))
+        windows = np.lib.stride_tricks.sliding_window_view(characters, WIDTH)
+        packed = np.zeros(len(windows), np.uint64)
+        for i in range(WIDTH):
+            packed ^= windows[:, i].astype(np.uint64) << np.uint64(16 * i)
+        smallest, at = np.unique(hash64(key(0, "sample"), packed), return_index=True)
+        hashes = np.concatenate([hashes, smallest[:LONGEST]])
+        runs = np.concatenate([runs, windows[at[:LONGEST]]])
+    order = np.unique(hashes, return_index=True)[1][:LONGEST]
+    return runs[order].tobytes().decode("utf-32-le", "surrogatepass")
+
+
+def _characters(text: str) -> NDArray[np.uint32]:
+    """The numbers of a text's characters."""
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
 
 
 def _firsts(texts: list[str]) -> list[int]:
