@@ -392,3 +392,47 @@ def test_of_a_file_without_any_record_the_first_fault_is_told(tmp_path):
     (tmp_path / "train.jsonl").write_text("no json\n" * 1000)
     with pytest.raises(InputError, match=r"train\.jsonl:1: BAD_JSON"):
         hn.check_import(str(tmp_path / "train.jsonl"))
+
+
+SPREAD = [
+    {"docid": str(i), "query": f"q {i}", "positive": f"p {i}", "sources": [{"url": "u"}]} for i in range(500)
+]
+
+
+def over_lines(rows, inner):
+    """Rows over several lines each, and their one object ``inner`` on a line of its own."""
+    whole = "".join(json.dumps({**row, "sources": ["HERE"]}, indent=2) + "\n" for row in rows)
+    return whole.replace('"HERE"', json.dumps(inner))
+
+
+@pytest.mark.parametrize("inner", [{"url": "u"}, {"docid": "1", "score": 2}, {"text": "n"}])
+def test_records_of_several_lines_are_told_and_not_left_out(tmp_path, inner):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "train.jsonl").write_text(jsonl(PAIRS))
+    (tmp_path / "in" / "train-2.json").write_text(over_lines(SPREAD, inner))
+    (alone := tmp_path / "train.jsonl").write_text(over_lines(SPREAD, inner))
+    for place, name in ((tmp_path / "in", "train-2.json"), (alone, "train.jsonl")):
+        for read in (hn.check_import, lambda place: import_collection(place, tmp_path / "c")):
+            with pytest.raises(InputError, match=f"{name}:1: BAD_JSON"):
+                read(str(place))
+
+
+def test_records_of_several_lines_are_told_in_a_folder_of_three_tables_too(tmp_path):
+    (tmp_path / "passages.jsonl").write_text(jsonl([{"id": "p", "text": "one"}]))
+    (tmp_path / "passages-2.json").write_text(over_lines(SPREAD, {"url": "u"}))
+    (tmp_path / "queries.jsonl").write_text(jsonl([{"id": "q", "text": "what"}]))
+    (tmp_path / "qrels.jsonl").write_text(jsonl([{"query_id": "q", "passage_id": "p"}]))
+    for read in (hn.check_import, lambda place: import_collection(place, tmp_path / "c")):
+        with pytest.raises(InputError, match=r"passages-2\.json:1: BAD_JSON"):
+            read(str(tmp_path))
+
+
+def test_of_a_damaged_file_with_unknown_columns_the_damage_is_told(tmp_path):
+    """In a folder it would be passed over as other JSON; alone its columns may be those of other objects."""
+    (tmp_path / "train.jsonl").write_text(jsonl(PAIRS))
+    (strange := tmp_path / "train-2.json").write_text(jsonl([{"url": "a"}, {"url": "b"}, "", {"url": "c"}]))
+    for place in (tmp_path, strange, f"pairs:{tmp_path}"):
+        with pytest.raises(InputError, match=r"train-2\.json:3: BAD_JSON"):
+            hn.check_import(str(place))
+    strange.write_text(jsonl([{"url": "a"}, {"url": "b"}]))
+    assert hn.check_import(str(tmp_path)).total == 0

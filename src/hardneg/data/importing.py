@@ -32,7 +32,7 @@ from hardneg.data.formats import (
 from hardneg.data.formats.column_names import any_pair_columns, corpus_columns, unknown_columns
 from hardneg.data.formats.folders import has_split, is_model
 from hardneg.data.formats.lines import PACKED, UNPACK, packed
-from hardneg.data.formats.tables import SUFFIXES, columns_of, suffix_of
+from hardneg.data.formats.tables import SUFFIXES, check_first_records, columns_of, suffix_of
 from hardneg.data.formats.three_tables import KINDS, SHOWN, has_three_tables, kind_of
 from hardneg.data.languages import language_named
 from hardneg.data.record_source import Source
@@ -137,9 +137,12 @@ def import_collection(
     Raises
     ------
     InputError
-        A record is wrong; its file and line are named and nothing is published. Or the format is not recognised.
+        A record is wrong; its file and line are named and nothing is published. Or there is nothing at this place,
+        or its format is not recognised.
     SettingsError
-        There is no such format or language.
+        There is no such format or language, or the source is a collection already.
+    ArtifactError
+        Something stands at ``to``, or the source is something else that hardneg wrote, such as an experiment.
     BusyError
         Another process imports to this place.
     """
@@ -213,6 +216,7 @@ def detect(data: str) -> str:
     here = [path for path in files if path.parent == place]
     strange = {path: columns for path in here if (columns := readable_columns(path))}
     if strange and not any(CONVENTIONAL.fullmatch(name) for name in names):
+        check_first_records(next(iter(strange)))
         raise unknown_columns(*next(iter(strange.items())))
     raise unknown_folder(place, names)
 
@@ -324,6 +328,7 @@ def no_collection(found: str, path: Path) -> ArtifactError:
 def unknown_file(path: Path) -> NoReturn:
     """Raise the fault of a file that fits no convention; it says which columns were looked for."""
     if suffix_of(path):
+        check_first_records(path)
         raise unknown_columns(path, columns_of(path))
     if path.name.lower().endswith(PACKED):
         raise packed(path)

@@ -42,7 +42,7 @@ from hardneg.data.formats.columns import (
 from hardneg.data.formats.contexts import text_id
 from hardneg.data.formats.folders import tab_rows
 from hardneg.data.formats.table_files import CORPORA, split_of, table_files, tell_own, words_of
-from hardneg.data.formats.tables import JSON, TSV, columns_of, read_rows, suffix_of
+from hardneg.data.formats.tables import JSON, TSV, check_first_records, columns_of, read_rows, suffix_of
 from hardneg.data.record_source import PassageRecord, Source, file_digests
 from hardneg.errors import InputError
 
@@ -157,8 +157,10 @@ def find_tables(place: Path) -> Found:
             found.corpus.append(Table("", path, plain))
         elif corpus_columns(tuple(columns)):
             found.corpus.append(table)
-        elif suffix_of(path) != JSON[0] or len(files) == 1:  # other JSON may stand in a folder
-            raise unknown_columns(path, columns)
+        else:
+            check_first_records(path)
+            if suffix_of(path) != JSON[0] or len(files) == 1:  # other JSON may stand in a folder
+                raise unknown_columns(path, columns)
     if by_id:
         judged = [one for names in by_id.values() if (one := judged_columns(tuple(names)))]
         ids = tuple(plain_name(one.positive) for one in judged)

@@ -68,7 +68,7 @@ def columns_of(path: Path) -> list[str]:
 
     Raises
     ------
-    InputError : none of these can be read.
+    InputError : as many of these are damaged as can be read, or more.
     SettingsError : the file needs a package that is not installed.
     """
     suffix = suffix_of(path)
@@ -77,12 +77,23 @@ def columns_of(path: Path) -> list[str]:
     if suffix in (*PARQUET, *ARROW):
         with _opened(path) as table:
             return _names(path, table)
-    return _fields_of(path)
+    names, records, faults = _first_records(path)
+    if len(faults) >= max(
+        records, 1
+    ):  # such as records of several lines, which hold some object on a line of its own
+        raise faults[0]
+    return names
 
 
-def _fields_of(path: Path) -> list[str]:
-    """The fields of the first records of a JSON file; of damaged ones its reader will tell, line by line."""
-    names, faults = dict[str, None](), list[InputError]()
+def check_first_records(path: Path) -> None:
+    """Raise the first fault among the first records of a JSON file, whose columns are then not to be relied on."""
+    if suffix_of(path) in JSON and (faults := _first_records(path)[2]):
+        raise faults[0]
+
+
+def _first_records(path: Path) -> tuple[list[str], int, list[InputError]]:
+    """The fields of the first records of a JSON file, how many these are, and the faults between them."""
+    names, records, faults = dict[str, None](), 0, list[InputError]()
 
     def add(fault: InputError) -> None:
         faults.append(fault)
@@ -91,13 +102,11 @@ def _fields_of(path: Path) -> list[str]:
 
     try:
         with collecting(add):
-            for _, fields in islice(read_records(path), PEEKED):
+            for records, (_, fields) in enumerate(islice(read_records(path), PEEKED), 1):  # noqa: B007
                 names |= dict.fromkeys(fields)
     except InputError as fault:
         faults.append(fault)
-    if faults and not names:
-        raise faults[0]
-    return list(names)
+    return list(names), records, faults
 
 
 # ---------------------------------------------------------------- CSV and TSV

@@ -32,7 +32,7 @@ from hardneg.data.formats.folders import (
 )
 from hardneg.data.formats.lines import Fields, empty_file, id_of, read_lines, text_of
 from hardneg.data.formats.table_files import CORPORA, is_hidden, paths_inside, split_of, table_files, tell_own
-from hardneg.data.formats.tables import JSON, TSV, columns_of, read_rows, suffix_of
+from hardneg.data.formats.tables import JSON, TSV, check_first_records, columns_of, read_rows, suffix_of
 from hardneg.data.record_source import JudgementRecord, QueryRecord, Source, file_digests
 from hardneg.errors import InputError
 
@@ -177,10 +177,12 @@ def _is_other_json(path: Path) -> bool:
     if suffix_of(path) != JSON[0]:
         return False
     try:
-        columns = columns_of(path)
+        if {plain_name(name) for name in columns_of(path)} & KNOWN:
+            return False
+        check_first_records(path)
     except InputError:  # reading it will tell
         return False
-    return not {plain_name(name) for name in columns} & KNOWN
+    return True
 
 
 # ---------------------------------------------------------------- the three kinds
@@ -318,5 +320,6 @@ def _named(
 def _unknown(path: Path, names: Sequence[str], wanted: str, fix: str) -> InputError:
     if not any(names):
         return empty_file(path)
+    check_first_records(path)
     what = f"the columns are {', '.join(names):.200}; looked for {wanted}"
     return InputError("UNKNOWN_COLUMNS", what, fix, path=path)
