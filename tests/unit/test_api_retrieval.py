@@ -113,8 +113,9 @@ def test_wrong_sources_are_refused_before_anything_is_opened(world, monkeypatch,
     opened = Mock()
     monkeypatch.setattr("hardneg.api.mine.collection_of", opened)
     monkeypatch.setattr("hardneg.api.mine.open_mining_inputs", opened)
-    with pytest.raises(SettingsError, match=code):
-        hn.mine(*world, tmp_path / "pool", sources=sources, device="cpu")
+    with pytest.raises(SettingsError, match=code) as caught:
+        hn.mine(*world, tmp_path / "pool", sources=sources, previous=tmp_path, device="cpu")
+    assert "NO_MOMENTUM" not in str(caught.value)
     opened.assert_not_called()
 
 

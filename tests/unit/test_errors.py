@@ -49,7 +49,19 @@ def test_a_fault_is_one_line_with_its_place():
     )
 
 
-@pytest.mark.parametrize("code", ["NOT_FOUND", "UNKNOWN_FORMAT", "WRONG_KIND", "UNKNOWN_LANGUAGE", "BAD_UNICODE"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "NOT_FOUND",
+        "UNKNOWN_FORMAT",
+        "WRONG_KIND",
+        "UNKNOWN_LANGUAGE",
+        "BAD_UNICODE",
+        "NOT_FOUND of an import",
+        "WRONG_KIND of an import",
+        "OUTPUT_EXISTS",
+    ],
+)
 def test_docstrings_name_the_class_of_a_fault(tmp_path, code):
     (tmp_path / "model.safetensors").write_bytes(b"")
     (tmp_path / "config.json").write_text("{}")
@@ -60,11 +72,14 @@ def test_docstrings_name_the_class_of_a_fault(tmp_path, code):
         "WRONG_KIND": (hardneg.open_collection, tmp_path),
         "UNKNOWN_LANGUAGE": (partial(hardneg.Collection.from_lists, language="xx"), passages),
         "BAD_UNICODE": (hardneg.Searcher.search, None, "\ud800"),
+        "NOT_FOUND of an import": (hardneg.import_collection, tmp_path / "nothing", tmp_path / "to"),
+        "WRONG_KIND of an import": (hardneg.import_collection, tmp_path, tmp_path / "to"),
+        "OUTPUT_EXISTS": (hardneg.import_collection, tmp_path, tmp_path),
     }[code]
     if code == "BAD_UNICODE":
         collection = hardneg.Collection.from_lists(passages, to=tmp_path / "c")
         given[0] = hardneg.open_searcher(collection, bm25=True, cache=tmp_path / "cache")
-    with pytest.raises(HardnegError, match=code) as caught:
+    with pytest.raises(HardnegError, match=code.split()[0]) as caught:
         call(*given)
     documented = getattr(call, "func", call)
     assert f"{type(caught.value).__name__}\n" in documented.__doc__.replace(" :", "\n")

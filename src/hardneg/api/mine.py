@@ -295,7 +295,7 @@ def share(name: str, value: float) -> float:
 
 def check_momentum(sources: Sequence[str], previous: Place | None) -> None:
     """Refuse ``previous`` without the source ``query``, which momentum is mixed with."""
-    if previous is not None and "query" not in sources:
+    if previous is not None and sources and "query" not in sources:
         what = f"momentum joins query negatives, the sources are {', '.join(sources)}"
         raise SettingsError("NO_MOMENTUM", what, "add query to the sources, or leave --previous out")
 
