@@ -81,7 +81,7 @@ def test_the_log_says_how_each_rate_and_each_state_did(train):
     for state in ("bm25", "untrained", "final"):
         dev, test = (results[split][state]["RR@10"] for split in ("dev", "test"))
         assert f": {state}: dev RR@10 {dev:.4f}, test RR@10 {test:.4f}\n" in log
-    assert "dev is judged among" in log
+    assert "dev is evaluated on" in log
 
 
 def test_what_a_trial_measures_is_the_state_after_its_steps(train):

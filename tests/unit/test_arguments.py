@@ -527,7 +527,7 @@ def test_words_that_are_values_of_settings_are_no_paths(world, tmp_path):
     assert (task.settings.negatives, task.given.pool) == ("static", None)
     task = prepare(RECIPES["star"], **out, filter_by="start", relative_margin=0.05)
     assert (task.settings.filter_by, task.source.filter_by) == ("start", None)
-    with pytest.raises(SettingsError, match="NO_MODEL: filter_by = given, and no model to filter by is given"):
+    with pytest.raises(SettingsError, match="NO_MODEL: filter_by = given, but no model to filter by is given"):
         prepare(RECIPES["star"], **out, filter_by="given", relative_margin=0.05)
 
 
