@@ -1,9 +1,9 @@
 """Texts that are nearly equal, found by MinHash: at least 80 % of their runs of four characters are shared.
 
 Broder, "On the resemblance and containment of documents", 1997. Cost: about 100 microseconds a text of 500
-characters, and 512 bytes. Of a longer text 2,000 different runs are compared, those with the smallest hashes. So a
-run is chosen for what it is and not for where it stands: a passage in front moves no other, and a heading that long
-texts share counts for no more than its length.
+characters, and 512 bytes. Of a text with more than 2,000 characters, 2,000 different runs are compared, those with
+the smallest hashes (about 1.4 milliseconds for 10,000 characters). So a run is chosen for what it is and not for
+where it stands: a passage in front moves no other, and a shared heading counts for no more than its length.
 """
 
 from __future__ import annotations
