@@ -394,9 +394,7 @@ def test_of_a_file_without_any_record_the_first_fault_is_told(tmp_path):
         hn.check_import(str(tmp_path / "train.jsonl"))
 
 
-SPREAD = [
-    {"docid": str(i), "query": f"q {i}", "positive": f"p {i}", "sources": [{"url": "u"}]} for i in range(500)
-]
+SPREAD = [{"docid": str(i), "query": f"q {i}", "positive": f"p {i}"} for i in range(500)]
 
 
 def over_lines(rows, inner):

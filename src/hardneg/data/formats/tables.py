@@ -78,9 +78,7 @@ def columns_of(path: Path) -> list[str]:
         with _opened(path) as table:
             return _names(path, table)
     names, records, faults = _first_records(path)
-    if len(faults) >= max(
-        records, 1
-    ):  # such as records of several lines, which hold some object on a line of its own
+    if len(faults) >= max(records, 1):  # as where a record takes several lines, and an object in it one alone
         raise faults[0]
     return names
 
