@@ -114,6 +114,33 @@ def test_data_in_a_closed_folder_are_not_left_out_in_silence(data, monkeypatch, 
         read(data)
 
 
+@pytest.mark.parametrize("format", ["tevatron", "qa", "dpr"])
+def test_a_closed_folder_beside_data_whose_format_reads_no_folder_is_no_obstacle(tmp_path, monkeypatch, format):
+    files = {
+        "tevatron": [
+            ("train.jsonl", {"query_id": "q", "query": "a", "positive_passages": [], "negative_passages": []})
+        ],
+        "qa": [("corpus.tsv", "id\ttext\ttitle\n"), ("train.jsonl", {"qid": "q", "question": "a", "answers": []})],
+        "dpr": [("train.json", [{"question": "a", "answers": [], "positive_ctxs": [], "negative_ctxs": []}])],
+    }[format]
+    for name, content in files:
+        (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content) + "\n")
+    (tmp_path / "alice").mkdir()
+    assert detect(str(tmp_path)) == format
+    close(monkeypatch, "alice")
+    assert detect(str(tmp_path)) == format
+    assert find_source(str(tmp_path)).format == format
+
+
+def test_the_message_about_a_closed_folder_says_how_to_leave_it_out(data, monkeypatch):
+    (data / "alice").mkdir()
+    close(monkeypatch, "alice")
+    with pytest.raises(
+        ResourceError, match=r"alice: UNREADABLE: .*; open the folder, move it away, or hide it \(\.alice\)"
+    ):
+        read(data)
+
+
 @pytest.mark.parametrize("format", ["beir", "tables"])
 def test_judgements_in_a_closed_folder_are_not_called_missing(tmp_path, monkeypatch, format):
     (tmp_path / "corpus.jsonl").write_text('{"_id": "p", "text": "one"}\n')
@@ -125,6 +152,10 @@ def test_judgements_in_a_closed_folder_are_not_called_missing(tmp_path, monkeypa
     for named in (f"{format}:{tmp_path}", str(tmp_path)):
         with pytest.raises(ResourceError, match="qrels: UNREADABLE"):
             find_source(named)
+    (tmp_path / "corpus.jsonl").unlink()
+    (tmp_path / "corpus.tsv").write_text("p\tone\n")  # with a file of JSON Lines it looks like the format qa
+    with pytest.raises(ResourceError, match="qrels: UNREADABLE"):
+        find_source(str(tmp_path))
 
 
 @pytest.mark.parametrize("place", ["new.tsv", "sub/new.csv", "new.jsonl.gz"])

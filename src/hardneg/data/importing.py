@@ -30,13 +30,13 @@ from hardneg.data.formats import (
     trec_folder,
 )
 from hardneg.data.formats.column_names import any_pair_columns, corpus_columns, unknown_columns
-from hardneg.data.formats.folders import has_split, is_model
+from hardneg.data.formats.folders import has_split, is_model, paths_in
 from hardneg.data.formats.lines import PACKED, UNPACK, packed
 from hardneg.data.formats.tables import SUFFIXES, check_first_records, columns_of, suffix_of
 from hardneg.data.formats.three_tables import KINDS, SHOWN, has_three_tables, kind_of
 from hardneg.data.languages import language_named
 from hardneg.data.record_source import Source
-from hardneg.errors import ArtifactError, HardnegError, InputError, SettingsError
+from hardneg.errors import ArtifactError, HardnegError, InputError, ResourceError, SettingsError
 from hardneg.experiment.layout import Layout, is_experiment
 from hardneg.process.progress import wait_for_another
 from hardneg.storage.artifacts import (
@@ -226,6 +226,18 @@ def of_folder(place: Path, names: Set[str]) -> str | None:
     found = by_names(names, SIGNS)
     if found not in (None, "qa"):
         return found
+    try:
+        return of_tables(place, names, found)
+    except ResourceError:  # a folder in it is closed, which matters to formats that read such folders
+        here = [path for path in paths_in(place) if table_files.is_table(path, place)]
+        found = found or of_columns(here) or by_later_signs(names, here)
+        if found in (None, "pairs", "corpus") or {*KINDS} <= {kind_of(place / name, place) for name in names}:
+            raise
+        return found
+
+
+def of_tables(place: Path, names: Set[str], found: str | None) -> str | None:
+    """The format of a folder by the tables in it, one level deep; ``found`` is the one that its names tell."""
     files = table_files.table_files(place)
     if three_tables.are_read(place):  # else a table of questions would be taken for one of passages
         return "tables"

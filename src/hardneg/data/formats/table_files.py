@@ -10,7 +10,7 @@ from hardneg.data.formats.columns import SPLITS
 from hardneg.data.formats.folders import is_file, is_manifest, is_own, paths_in, sidecar_of
 from hardneg.data.formats.lines import PACKED, packed
 from hardneg.data.formats.tables import suffix_of
-from hardneg.errors import InputError
+from hardneg.errors import InputError, ResourceError
 from hardneg.process.progress import note
 
 CORPORA = frozenset({"corpus", "collection", "passages", "documents", "docs"})
@@ -49,7 +49,11 @@ def paths_inside(place: Path) -> list[Path]:
     """
     here, own = paths_in(place), own_folders(place)
     folders = [path for path in here if path.is_dir() and path not in own and not is_hidden(path, place)]
-    return sorted([*here, *chain.from_iterable(map(paths_in, folders))])
+    try:
+        return sorted([*here, *chain.from_iterable(map(paths_in, folders))])
+    except ResourceError as fault:
+        fault.fix = f"open the folder, move it away, or hide it (.{Path(str(fault.path)).name})"
+        raise
 
 
 def own_folders(place: Path) -> list[Path]:
