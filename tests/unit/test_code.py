@@ -13,7 +13,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import hardneg as hn
-from hardneg.errors import SettingsError, TrustError
+from hardneg.errors import ArtifactError, SettingsError, TrustError
 from hardneg.models import code
 from hardneg.models.loading import load_encoder
 from hardneg.models.pretrained import _choose_no_kernel
@@ -496,6 +496,27 @@ def test_a_saved_model_of_the_hub_is_pinned_by_its_commit_too(own, hub, tmp_path
         load_encoder("somebody/own")
     hn.allow_code(COMMIT)
     assert load_encoder("somebody/own").code
+
+
+def test_so_is_one_of_two_towers(own, hub, tmp_path):
+    hn.allow_code(digest_asked_for(own))
+    save_encoder(load_encoder(own, own), tmp_path / "saved")
+    code._allowed.clear()
+    shutil.rmtree(own)
+    (tmp_path / "saved").rename(own)
+    with pytest.raises(TrustError, match=rf'hn.allow_code\("{COMMIT}"\)'):
+        load_encoder("somebody/own")
+    hn.allow_code(COMMIT)
+    assert load_encoder("somebody/own").code
+
+
+def test_code_that_a_saved_model_lost_is_called_missing(own, tmp_path):
+    hn.allow_code(digest_asked_for(own))
+    save_encoder(load_encoder(own), tmp_path / "saved")
+    lost = next((tmp_path / "saved").rglob("modeling_own.py"))
+    lost.unlink()
+    with pytest.raises(ArtifactError, match=r"modeling_own\.py: MISSING_FILE"):
+        load_encoder(tmp_path / "saved")
 
 
 # ---------------------------------------------------------------- commands

@@ -16,7 +16,7 @@ from hardneg.config import read_preset
 from hardneg.data.tokens import check_prompt, special_around
 from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.models.bi_encoder import BiEncoder, width_of
-from hardneg.models.code import allow_code
+from hardneg.models.code import allow_code, commit_of
 from hardneg.models.encoder_settings import OF_VECTORS, EncoderSettings, TitleJoin
 from hardneg.models.flat_transformer import is_causal
 from hardneg.models.heads import AnceHead, DenseHead
@@ -175,8 +175,9 @@ def _verify(folder: Path) -> None:
         try:
             open_artifact(folder, KIND)
         except ArtifactError as fault:
-            if fault.code == "MISSING_FILE" and str(fault.path).endswith(".py"):
-                check_code(folder)  # the hub was not asked for code that nobody allowed
+            lost = Path(str(fault.path))
+            if fault.code == "MISSING_FILE" and lost.suffix == ".py" and commit_of(folder):
+                check_code(lost.parent)  # the hub was not asked for code that nobody allowed
             raise
 
 
