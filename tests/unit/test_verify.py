@@ -123,6 +123,25 @@ def test_a_folder_that_is_closed_is_not_called_whole(tmp_path, monkeypatch):
     assert faults(one) == []
 
 
+def test_a_folder_that_may_only_be_listed_does_not_end_the_check(tmp_path, monkeypatch):
+    whole, part = thing(tmp_path / "one"), thing(tmp_path / "two")
+    hidden = thing(tmp_path / "shut/three")
+    shut = (f"{part / 'deep'}{os.sep}", f"{hidden.parent}{os.sep}")
+
+    def refusing(path, *rest, real, **named):
+        if isinstance(path, str | Path) and str(path).startswith(shut):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *rest, **named)
+
+    for name in ("stat", "listdir", "scandir"):  # root may enter all folders
+        monkeypatch.setattr(os, name, partial(refusing, real=getattr(os, name)))
+    expected = [(str(part / "deep/text.txt"), "UNREADABLE"), (str(hidden), "UNREADABLE")]
+    assert faults(tmp_path) == expected
+    report = hn.verify(tmp_path)
+    assert [one["path"] for one in report["checked"] if one["whole"]] == [str(whole)]
+    assert report["checked"][0]["files"] == 1
+
+
 def test_links_to_folders_are_followed_once(tmp_path):
     here, there = tmp_path / "here", tmp_path / "there"
     thing(here / "one")

@@ -173,7 +173,8 @@ def verify(path: Path, digest: Callable[[Path], str] = digest_file) -> Manifest:
     """Check every file of an artefact byte by byte, without the cache of digests; returns the manifest."""
     manifest = read_manifest(path)
     check_files(path, manifest, digest)
-    present = {p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()}
+    with reading(path):
+        present = {p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()}
     for name in sorted(name for name in present - set(manifest.files) - {MANIFEST, CARD} if TEMPORARY not in name):
         raise ArtifactError("EXTRA_FILE", "a file the manifest does not name", "remove it", path=path / name)
     return manifest
@@ -186,10 +187,12 @@ def check_files(path: Path, manifest: Manifest, digest: Callable[[Path], str]) -
         if name == CARD:
             continue
         file = path / name
-        if not file.is_file():
+        with reading(file):
+            there = file.stat().st_size if file.is_file() else None
+        if there is None:
             raise ArtifactError("MISSING_FILE", "the manifest names a file that is gone", fix, path=file)
-        if file.stat().st_size != size:
-            found = f"{file.stat().st_size} bytes, the manifest says {size}"
+        if there != size:
+            found = f"{there} bytes, the manifest says {size}"
             raise ArtifactError("WRONG_SIZE", found, fix, path=file)
         with reading(file):
             found = digest(file)
