@@ -1,6 +1,7 @@
 """A folder of data in which hardneg itself wrote something, and files that only their packing hides."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -112,6 +113,23 @@ def test_data_in_a_closed_folder_are_not_left_out_in_silence(data, monkeypatch, 
     close(monkeypatch, name)
     with pytest.raises(ResourceError, match=rf"{name}: UNREADABLE: cannot read \(Permission denied\)"):
         read(data)
+
+
+@pytest.mark.parametrize("name", ["train", "qrels", ""])
+def test_a_folder_that_may_only_be_listed_is_named(data, monkeypatch, name):
+    shut = data / name
+    shut.mkdir(exist_ok=True)
+    (shut / "more.csv").write_text(ROWS)
+
+    def looked_at(path, *, follow_symlinks=True, real=os.stat):
+        if str(path).startswith(f"{shut}{os.sep}"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(os, "stat", looked_at)
+    for reader in (find_source, hn.open_collection):
+        with pytest.raises(ResourceError, match=rf"{shut.name}: UNREADABLE"):
+            reader(str(data))
 
 
 @pytest.mark.parametrize("format", ["tevatron", "qa", "dpr"])

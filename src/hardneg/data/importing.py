@@ -48,6 +48,7 @@ from hardneg.storage.artifacts import (
     is_published,
     kind_named,
     read_manifest,
+    reading,
 )
 from hardneg.storage.lease import holding, made_once
 
@@ -161,7 +162,7 @@ def import_collection(
 
 def open_data(data: str | Path, *, cache: Path | None = None) -> Collection:
     """Open a canonical folder, or import ``[format:]PLACE`` into the cache, unless it was imported before."""
-    if str(data).strip() and (Path(data) / MANIFEST).is_file():
+    if str(data).strip() and is_published(Path(data)):
         return Collection.open(data)
     source, rules = find_source(str(data)), Rules()
     place = cached_place(source, rules, cache)
@@ -191,7 +192,10 @@ def find_source(data: str, format: str = "auto") -> Source:
 
 def check_no_experiment(data: str | Path) -> None:
     """Refuse an experiment as data: its folder has files that look like tables of texts."""
-    if is_experiment(layout := Layout(Path(data))):
+    layout = Layout(Path(data))
+    with reading(layout.path):
+        found = is_experiment(layout)
+    if found:
         raise no_collection("an experiment", layout.path)
 
 
@@ -203,11 +207,11 @@ def detect(data: str) -> str:
     place = existing_place(data, file=True)
     if place.is_file():
         return of_columns([place]) or unknown_file(place)
+    names = {path.name.removesuffix(".gz") for path in paths_in(place)}
     if (place / MANIFEST).is_file():
         if (kind := read_manifest(place).kind) != KIND:
             raise no_collection(kind_named(kind), place)
         raise SettingsError("CANONICAL", "this is a collection already", "use it as it is", path=place)
-    names = {path.name.removesuffix(".gz") for path in place.iterdir()}
     if is_model(names):
         raise no_collection("a model", place)
     if found := of_folder(place, names):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
@@ -30,7 +31,9 @@ def paths_in(folder: Path) -> list[Path]:
     ResourceError : it is closed to this user. Passed over, its data would be missing.
     """
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), reading(folder):
-        return sorted(folder.iterdir())
+        found = sorted(folder.iterdir())
+        os.stat(f"{folder}/.")  # a folder may be open to be listed, but closed to be entered
+        return found
     return []
 
 
@@ -101,13 +104,14 @@ def leads_nowhere(path: Path) -> bool:
 
 def is_file(path: Path) -> bool:
     """Whether a path is a file; raises for a link to nothing and for a pipe, as their records would be missing."""
-    if leads_nowhere(path):
-        what, fix = "a link to a file that is not there", "fetch the file again, or remove the link"
-        raise InputError("NOT_FOUND", what, fix, path=path)
-    if path.is_fifo():
-        what = "this is a pipe, but data are read several times"
-        raise InputError("NOT_FOUND", what, "write what comes through it to a file", path=path)
-    return path.is_file()
+    with reading(path):
+        if leads_nowhere(path):
+            what, fix = "a link to a file that is not there", "fetch the file again, or remove the link"
+            raise InputError("NOT_FOUND", what, fix, path=path)
+        if path.is_fifo():
+            what = "this is a pipe, but data are read several times"
+            raise InputError("NOT_FOUND", what, "write what comes through it to a file", path=path)
+        return path.is_file()
 
 
 def find_splits(folder: Path, *patterns: str) -> dict[str, Path]:
