@@ -156,6 +156,18 @@ def test_links_to_folders_are_followed_once(tmp_path):
     assert report["leftovers"] == [str(here / f"a/{TEMPORARY}-left")]
 
 
+def test_a_link_that_cannot_be_followed_is_a_fault(tmp_path):
+    here = tmp_path / "here"
+    corrupt = thing(here / "one")
+    (here / "a").symlink_to(tmp_path / "gone/pools")
+    (here / "b").symlink_to("b")
+    (here / ".#lock").symlink_to("somebody@host.1")  # of an editor
+    links = [(str(here / "b"), "UNREADABLE"), (str(here / "a"), "NOT_FOUND")]
+    assert faults(here) == links
+    flip(corrupt / "deep/text.txt", 1)
+    assert faults(here) == [(str(corrupt / "deep/text.txt"), "CORRUPT"), *links]
+
+
 def test_what_a_kind_promises_is_checked_too(tmp_path):
     run = some_run()
     save_run(run, tmp_path / "run", inputs={}, settings={})

@@ -109,7 +109,9 @@ def verify_places(paths: Sequence[Place]) -> tuple[dict[str, Any], list[HardnegE
             checked.append(
                 {"path": str(one.path), "kind": one.kind, "files": files, "bytes": size, "whole": not fault}
             )
-    found += missing  # after those of damage, which decide the exit status
+    found = sorted(
+        [*found, *missing], key=lambda fault: fault.code == "NOT_FOUND"
+    )  # damage decides the exit status
     faults = [{"path": str(one.path), "code": one.code, "what": one.what, "fix": one.fix} for one in found]
     leftovers = [str(place) for path in paths for place in leftovers_below(Path(path))]
     return {"whole": not found, "checked": checked, "faults": faults, "leftovers": leftovers}, found
@@ -168,12 +170,14 @@ def attempt(one: Verifiable, digest: Digest) -> tuple[tuple[int, int], HardnegEr
 def verifiable_at(place: Path) -> Iterator[Verifiable]:
     """Yield what can be verified at and below a place; nothing inside an artefact is verified on its own.
 
-    Links to folders are followed. A folder that is closed to this user is a fault.
+    Links to folders are followed. A folder that is closed to this user is a fault, and so is a link that leads
+    nowhere or into such a folder. Hidden links are not looked at: some editors leave there links to nothing.
     """
     if place.is_file():
         yield from verifiable_file(place)
         return
     closed: list[OSError] = []
+    links: list[Path] = []
     for here, folders, files in walk(place, closed.append):
         if MANIFEST in files:
             folders.clear()
@@ -182,6 +186,10 @@ def verifiable_at(place: Path) -> Iterator[Verifiable]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in sorted(files):
             yield from verifiable_file(here / name, alone=False)
+        links += [
+            here / name for name in sorted(files) if not name.startswith(".") and os.path.islink(here / name)
+        ]
+    yield from (Verifiable(link, "link", check_link) for link in links if not os.path.exists(link))
     for fault in closed:
         if not isinstance(fault, FileNotFoundError | NotADirectoryError):  # gone meanwhile, or a pipe
             yield Verifiable(Path(fault.filename), "folder", check_open)
@@ -241,6 +249,17 @@ def check_open(path: Path, digest: Digest) -> tuple[int, int]:
     """Refuse a folder that is closed to this user: nobody knows what is in it."""
     with contextlib.suppress(FileNotFoundError), reading(path):
         os.listdir(path)
+    return 0, 0
+
+
+def check_link(path: Path, digest: Digest) -> tuple[int, int]:
+    """Refuse a link that cannot be followed: nobody knows whether what it led to is whole."""
+    try:
+        with reading(path):
+            os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        what, fix = "a link to something that is not there", "bring it back, or remove the link"
+        raise InputError("NOT_FOUND", what, fix, path=path) from None
     return 0, 0
 
 
