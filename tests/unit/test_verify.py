@@ -156,6 +156,16 @@ def test_links_to_folders_are_followed_once(tmp_path):
     assert report["leftovers"] == [str(here / f"a/{TEMPORARY}-left")]
 
 
+def test_what_the_hub_leaves_in_a_model_is_no_damage(tmp_path):
+    model = thing(tmp_path / "model")
+    for name in (".gitattributes", ".cache/huggingface/.gitignore", ".git/config"):
+        (model / name).parent.mkdir(parents=True, exist_ok=True)
+        (model / name).touch()
+    assert faults(model) == []
+    (model / "deep/.hidden").touch()
+    assert faults(model) == [(str(model / "deep/.hidden"), "EXTRA_FILE")]
+
+
 def test_a_link_that_cannot_be_followed_is_a_fault(tmp_path):
     here = tmp_path / "here"
     corrupt = thing(here / "one")

@@ -175,8 +175,9 @@ def verify(path: Path, digest: Callable[[Path], str] = digest_file) -> Manifest:
     check_files(path, manifest, digest)
     with reading(path):
         present = {p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()}
-    for name in sorted(name for name in present - set(manifest.files) - {MANIFEST, CARD} if TEMPORARY not in name):
-        raise ArtifactError("EXTRA_FILE", "a file the manifest does not name", "remove it", path=path / name)
+    for name in sorted(present - set(manifest.files) - {MANIFEST, CARD}):
+        if TEMPORARY not in name and not name.startswith("."):  # hidden: the hub and git leave files of their own
+            raise ArtifactError("EXTRA_FILE", "a file the manifest does not name", "remove it", path=path / name)
     return manifest
 
 
