@@ -309,15 +309,17 @@ def test_a_list_of_scores_beside_negatives_is_a_teachers(tmp_path, rows, name):
     assert of_texts == {"a dog": 0.5, "a cat": 0.25, "a fox": 0.125, "a stone": 0.0625}
 
 
-@pytest.mark.parametrize("scores", [0.5, [0.5, 0.25], [0.5, 0.25, None], [0.5, 0.25, -3.5e38]])
+@pytest.mark.parametrize("scores", [0.5, [0.5, 0.25], [0.5, 0.25, None], [0.5, 0.25, -3.4028236e38]])
 def test_scores_that_are_not_of_all_texts_are_left_out(tmp_path, scores):
     data = hn.Collection.from_pairs([row | {"scores": scores} for row in TUPLES], to=tmp_path / "c")
     assert data.facts["ignored_fields"] == {"scores": 1}
 
 
-def test_the_largest_scores_of_a_teacher_are_kept(tmp_path):
-    most = float(np.finfo(np.float32).max)
-    rows = [row | {"scores": [most, 0.5, -most]} for row in TUPLES]
+@pytest.mark.parametrize("written", [float(np.finfo(np.float32).max), float(str(np.finfo(np.float32).max))])
+@pytest.mark.parametrize("name", ["scores", "label"])
+def test_the_largest_scores_of_a_teacher_are_kept(tmp_path, written, name):
+    most = float(np.finfo(np.float32).max)  # numpy prints it rounded up
+    rows = [row | {name: [written, 0.5, -written]} for row in TUPLES]
     pool = hn.import_negatives(rows, hn.Collection.from_pairs(rows, to=tmp_path / "c"), tmp_path / "pool")
     assert set(pool.ranker_scores.tolist()) == {0.5, -most}
     assert set(pool.positive_scores.tolist()) == {most}

@@ -24,8 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from hardneg.data.formats.column_names import (
     CorpusColumns,
     PairColumns,
@@ -52,7 +50,7 @@ SHORTENED = re.compile(
 NUMPY = re.compile(r"np\.(?:\w+\(([^()]*)\)|(True|False)_)")  # its way to write a number alone
 NAN = re.compile(r"\bnan\b")
 UNPARTED = re.compile(r"""(?<=[\w.'"])\s+(?=[-+\w.'"])""")  # where numpy writes no comma between two items
-MOST = float(np.finfo(np.float32).max)  # of a teacher's score: pools keep scores as float32
+TOO_LARGE = 2.0**128 - 2.0**103  # the least score that becomes infinite as float32, which pools keep scores as
 RENAME = "or rename the column if it means something else"
 LABEL_EACH = f"give each text one label (1: positive, 0: negative), {RENAME}"
 # Words for the splits of pairs, and what these are called.
@@ -340,7 +338,7 @@ def _numbers(value: Any, name: str, place: Place) -> list[float] | None:
 
 def _is_kept(score: float) -> bool:
     """Whether a pool can keep a score: it is a number, and not too large."""
-    return abs(score) <= MOST
+    return abs(score) < TOO_LARGE
 
 
 def grade_in(fields: Fields, name: str, place: Place, listed: str | None = None) -> int:
