@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import math
 import re
 
 import pytest
@@ -10,7 +11,7 @@ import hardneg as hn
 from hardneg.api import prepare as preparing
 from hardneg.api import train as training
 from hardneg.api.recipes import RECIPES
-from hardneg.api.settings import begun_at, check_seeds, recipe_settings
+from hardneg.api.settings import begun_at, check_seeds, recipe_settings, with_steps
 from hardneg.config import read_presets
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import DevDraw
@@ -246,6 +247,56 @@ def test_steps_that_are_given_replace_the_epochs_of_a_preset(tmp_path):
     config.write_text("refresh_every = 7")
     assert recipe_settings(recipe, "finetune", config).epochs is None
     assert recipe_settings(recipe, "finetune", config, overrides=["epochs=3"]).epochs == 3
+
+
+def begun_with(folder, settings):
+    told = {"recipe": "any", "inputs": {}, "result_settings": settings.result_values()}
+    write_settings(folder, {**told, "settings": settings.model_dump(mode="json")})
+    return settings
+
+
+@pytest.mark.parametrize("out", ["exp", "exp/seed-42"])
+def test_an_experiment_keeps_the_steps_that_an_earlier_version_counted(tmp_path, monkeypatch, out):
+    """4.15 · 60 is 249 and a little in floats, 1.1 · 100 is 110 and a little; once that was a step more."""
+    given = [
+        (hn.settings_of("ance", epochs=4.15, queries_per_step=1, refreshes=2), 60, {"refresh_every": (84, 83)}),
+        (
+            hn.settings_of("ar2", epochs=1.1, queries_per_step=1, iterations=1, retriever_steps=1, ranker_steps=3),
+            100,
+            {"retriever_steps": (111, 110), "ranker_steps": (333, 330)},
+        ),
+        (
+            hn.settings_of("ar2", epochs=1, first_ranker_epochs=1.1, first_ranker_queries_per_step=1),
+            100,
+            {"first_ranker_steps": (111, 110)},
+        ),
+    ]
+    for settings, queries, steps in given:
+        with monkeypatch.context() as earlier:
+            earlier.setattr("hardneg.recipes.epochs.ROUNDED", 0)
+            then = begun_with(tmp_path / out, settings.for_data(queries))
+        found = [with_steps(settings, queries, place) for place in (tmp_path / "exp", None, tmp_path / "new")]
+        assert found[0].model_dump() == then.model_dump()
+        assert found[1] == found[2] == settings.for_data(queries)
+        assert steps == {name: tuple(getattr(one, name) for one in found[:2]) for name in steps}
+    ance, ar2 = given[0][0], given[1][0]
+    begun_with(tmp_path / out, ance.model_copy(update={"refresh_every": 84}))
+    for other in ({"epochs": 4.0}, {"refreshes": 3}, {"epochs": None}):  # these are refused later
+        changed = ance.model_copy(update=other)
+        assert with_steps(changed, 60, tmp_path / "exp") == changed.for_data(60)
+    begun_with(tmp_path / out, ar2.model_copy(update={"retriever_steps": 111, "ranker_steps": 222}))
+    assert with_steps(ar2, 100, tmp_path / "exp") == ar2.for_data(100)
+
+
+def test_a_plan_in_the_folder_of_an_experiment_of_an_earlier_version_has_its_steps(world, tmp_path, monkeypatch):
+    queries = hn.plan("ance", *world)["facts"]["training queries"]
+    epochs = next(e for e in (k / 100 for k in range(1, 999)) if math.ceil(e * queries) - 1 == round(e * queries, 9))
+    settings = hn.settings_of("ance", epochs=epochs, queries_per_step=1, refreshes=0)
+    with monkeypatch.context() as earlier:
+        earlier.setattr("hardneg.recipes.epochs.ROUNDED", 0)
+        then = begun_with(tmp_path / "exp", settings.for_data(queries))
+    plans = [hn.plan("ance", *world, tmp_path / out, settings=settings) for out in ("exp", "new")]
+    assert [one["settings"]["refresh_every"] for one in plans] == [then.refresh_every, then.refresh_every - 1]
 
 
 @pytest.mark.parametrize("column", ["negative", "source"])

@@ -10,6 +10,7 @@ from typing import Any
 
 from hardneg.api.planning import planner
 from hardneg.api.prepare import Task
+from hardneg.api.settings import with_steps
 from hardneg.errors import SettingsError
 from hardneg.experiment.folder import read_settings
 from hardneg.experiment.layout import Layout
@@ -162,7 +163,7 @@ def cut(value: float) -> float:
 def with_lengths(task: Task, lengths: Mapping[str, Any]) -> TrainingSettings:
     """The settings of a task with these lengths, which no bound of a preset's changes."""
     bounds = {name: None for name in BOUNDS if not task.told.is_told(name)}
-    return task.told.model_copy(update=bounds | dict(lengths)).for_data(len(task.data.train))
+    return with_steps(task.told.model_copy(update=bounds | dict(lengths)), len(task.data.train), task.out)
 
 
 def lengths_of(settings: TrainingSettings) -> dict[str, float]:

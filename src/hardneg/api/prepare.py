@@ -36,6 +36,7 @@ from hardneg.api.settings import (
     trained_by,
     warn_of_more_held_out,
     with_negatives,
+    with_steps,
 )
 from hardneg.arguments import checked
 from hardneg.callers import in_callers_words
@@ -249,7 +250,7 @@ def prepare(
     parts = amended_by(open_splits(chosen, collection, splits, draw), judgements)
     chosen = in_another_order(recipe.name, chosen, before, parts, seeds=count, out=place)
     check_seeds(place, range(chosen.seed, chosen.seed + count))
-    given_settings, chosen = chosen, chosen.for_data(len(parts.train))
+    given_settings, chosen = chosen, with_steps(chosen, len(parts.train), place)
     if minutes is None:
         note_replaced(given_settings, chosen)
         note_lifted(given_settings, len(parts.train))

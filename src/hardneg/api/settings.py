@@ -22,6 +22,7 @@ from hardneg.foreign_names import ours
 from hardneg.process.hardware import Precision, best_precision
 from hardneg.process.progress import note, say
 from hardneg.process.threads import pick_device
+from hardneg.recipes.epochs import ROUNDED
 from hardneg.recipes.settings import Recipe, TrainingSettings
 from hardneg.recipes.usual import BOUNDS, FLAGS, split_options, usual_settings
 from hardneg.shown import as_set, counted
@@ -328,6 +329,32 @@ def note_lifted(settings: TrainingSettings, queries: int) -> None:
         made = f"epochs = {epochs:g} is {counted(steps, 'step')} for {counted(queries, 'training query')}"
         keeps = f"--set epochs={epochs:g} keeps it: {counted(bounded, 'step')}"
         say(f"{made}: --epochs ignores {name} = {settings.lifted[name]} ({keeps})")
+
+
+def with_steps(settings: TrainingSettings, queries: int, out: Path | None) -> TrainingSettings:
+    """The settings for so many training queries; an experiment goes on with the steps that it was begun with.
+
+    Earlier versions counted a step more where the floats of ``epochs`` times the steps of one are rounded up, and
+    an experiment keeps the steps that its settings hold.
+
+    Parameters
+    ----------
+    out : where the experiment is, if it was begun.
+    """
+    chosen = settings.for_data(queries)
+    for place in [] if out is None else (Layout(out), *Layout(out).seeds()):
+        record = attempt(lambda place=place: read_settings(place.path), [])  # type: ignore[misc]
+        begun = (record or {}).get("settings", {})
+        for name in {*settings.steps_instead.values()}:
+            if (epochs := getattr(settings, name)) is None or begun.get(name, epochs) != getattr(chosen, name):
+                continue
+            more = settings.model_copy(update={name: epochs * (1 + 2 * ROUNDED)})  # is rounded up in any case
+            longer = attempt(lambda more=more: more.for_data(queries), [])  # type: ignore[misc]
+            then = {} if longer is None else {one: getattr(longer, one) for one in type(longer).model_fields}
+            steps = {one: n for one, n in then.items() if one != name and n != getattr(chosen, one)}
+            if steps and all(begun.get(one) == n for one, n in steps.items()):
+                chosen = chosen.model_copy(update=steps)
+    return chosen
 
 
 def trained_by(model: Place) -> Begun | None:
