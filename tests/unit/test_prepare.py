@@ -290,7 +290,9 @@ def test_an_experiment_keeps_the_steps_that_an_earlier_version_counted(tmp_path,
 
 def test_a_plan_in_the_folder_of_an_experiment_of_an_earlier_version_has_its_steps(world, tmp_path, monkeypatch):
     queries = hn.plan("ance", *world)["facts"]["training queries"]
-    epochs = next(e for e in (k / 100 for k in range(1, 999)) if math.ceil(e * queries) - 1 == round(e * queries, 9))
+    epochs = next(
+        e for e in (k / 100 for k in range(1, 999)) if math.ceil(e * queries) - 1 == round(e * queries, 9)
+    )
     settings = hn.settings_of("ance", epochs=epochs, queries_per_step=1, refreshes=0)
     with monkeypatch.context() as earlier:
         earlier.setattr("hardneg.recipes.epochs.ROUNDED", 0)

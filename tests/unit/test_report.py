@@ -239,6 +239,25 @@ def test_what_the_settings_cost_before_training_is_not_blamed_on_training(began,
 
 
 @pytest.mark.parametrize(
+    ("through", "state", "told"),
+    [
+        ({"untrained-as-trained": 0.2, "last": 0.3}, "last", "0.500"),
+        ({"untrained-as-trained": 0.2, "step-2": 0.3, "last": 0.1}, "step-2", "0.450"),
+        ({"untrained-as-trained": 0.2, "last": 0.1}, "untrained-as-trained", None),
+    ],
+)
+def test_what_the_settings_cost_is_told_where_an_index_decides_what_is_best(through, state, told):
+    """The index retrieves nothing of the model as it came, so the figures are those without it."""
+    dev = {"untrained": 0.6, "untrained-as-trained": 0.4, "step-2": 0.45, "final": 0.5}
+    dev = {name: {"RR@10": value} for name, value in dev.items()}
+    kept = {"state": state, "measure": "RR@10", "of": through}
+    found = verdict(results(comparison(-0.1, 0.01), kept=kept, dev=dev)).advice
+    said = f"took RR@10 from 0.600 to 0.400, and training then raised it to {told} only"
+    assert any("these settings alone" in line for line in found) == any(said in line for line in found)
+    assert any(said in line for line in found) == (told is not None)
+
+
+@pytest.mark.parametrize(
     ("recipe", "changes", "worst", "expected"),
     [
         ("ance-tele", {}, 0, False),  # the first episode has no pool before it

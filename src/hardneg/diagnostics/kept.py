@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hardneg.experiment.names import BEFORE, LAST, STARTED, UNTRAINED, before_training
+from hardneg.experiment.names import BEFORE, FINAL, LAST, STARTED, UNTRAINED, before_training
 from hardneg.shown import counted
 
 TRAINED_START = "the model that it started from"
@@ -76,19 +76,26 @@ def _of_seeds(tried: Mapping[str, Mapping[str, Any]]) -> str:
     return f"learning rate {told[0]} was the best on dev, {', '.join(told[1:])}"
 
 
-def cost_of_settings(results: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Dev before the first step and at its best, if training gained less than its settings had cost before.
+def cost_of_settings(results: Mapping[str, Any]) -> tuple[float, float, float] | None:
+    """Dev of the model as it came, before the first step and at its best, if settings cost more than was gained.
 
     Settings, such as short lengths, change the model before training. None: they did not, or training gained
-    nothing, or more than they cost.
+    nothing, or more than they cost. Where an index decides which state is the best, too, all three are without it,
+    as there is none of the model as it came.
     """
-    kept = results.get("kept", {})
+    kept, dev = results.get("kept", {}), results.get("dev", {})
     of: Mapping[str, float] = kept.get("of", {})
-    began = results.get("dev", {}).get(STARTED, {}).get(kept.get("measure"))
-    reached = max((value for name, value in of.items() if name != UNTRAINED), default=None)
-    if began is None or reached is None or not began < reached <= of.get(UNTRAINED, began):
+    trained = [name for name in of if name != UNTRAINED]
+    began = dev.get(STARTED, {}).get(kept.get("measure"))
+    if began is None or not trained:
         return None
-    return began, reached
+
+    def exact(name: str) -> float:
+        return dev.get(name, {}).get(kept["measure"], of.get(name, began))
+
+    best = max(trained, key=lambda name: of[name])
+    before, reached = exact(UNTRAINED), exact(FINAL if best == LAST and LAST not in dev and FINAL in dev else best)
+    return (before, began, reached) if began < reached <= before else None
 
 
 def warning(results: Mapping[str, Any]) -> str | None:
@@ -105,7 +112,7 @@ def warning(results: Mapping[str, Any]) -> str | None:
             else "try a lower learning rate, other negatives or more data"
         )
         if cost := cost_of_settings(results):
-            began, reached = cost
+            _, began, reached = cost
             fix = (
                 f"its settings, such as lengths, took it to {began:.4f}, and training raised it to {reached:.4f};"
                 " try settings nearer to the model's own"

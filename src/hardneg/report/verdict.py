@@ -298,7 +298,7 @@ def _of_start(results: Mapping[str, Any], kept: Mapping[str, Any]) -> list[str]:
     """What to do if training helped, but not as much as the settings that it started with had cost."""
     if (cost := cost_of_settings(results)) is None:
         return []
-    (began, reached), before = cost, kept["of"][UNTRAINED]
+    before, began, reached = cost
     return [
         "Start with settings nearer to the model's own, such as its lengths: on dev, these settings alone took"
         f" {kept['measure']} from {before:.3f} to {began:.3f}, and training then raised it to {reached:.3f} only."
