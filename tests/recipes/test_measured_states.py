@@ -191,7 +191,7 @@ def test_the_untrained_model_is_kept_where_nothing_beats_it(train, world, tmp_pa
 
 @pytest.mark.parametrize("rate", [1e-9, RUINOUS])
 def test_all_states_are_compared_as_the_index_retrieves_them(train, world, caplog, rate):
-    """Settings change the model here, so the model as it came is another one, which no index was built for."""
+    """Settings change the model here, so the model as it came is another one, not searched through the index."""
     small = {"index": "pq", "subvectors": 2, "bits": 2, "steps": 4, "measure_every": 2, "learning_rate": rate}
     with caplog.at_level(logging.INFO, "hardneg"):
         results, path = train("adore", keep="best", query_length=6, warmup=0, **small)

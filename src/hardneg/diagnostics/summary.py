@@ -20,8 +20,8 @@ def dev_values(seen: Seen, last: str, measure: Measure) -> dict[str, float]:
     """The value on dev of every state that can be kept, in the order of training; empty without a dev split.
 
     If training is for an index, the value is that of the state as the index retrieves it. If settings changed the
-    model before training, the index is not one of the model as it came; the state that training started from can
-    be kept in its place.
+    model before training, the model as it came was not searched through the index; the state that training started
+    from can be kept in its place.
 
     Parameters
     ----------

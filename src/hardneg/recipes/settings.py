@@ -473,7 +473,7 @@ class Recipe:
         it, and ``given`` holds the pool or the index to begin with, if it takes one.
     plan : (settings, data, encoder) -> the work of an experiment, a
         :class:`~hardneg.recipes.cost_model.CostModel`. If the recipe also trains a ranker, the argument ``ranker``
-        is the one to begin with; if it takes a pool, ``given`` is that one.
+        is the one to begin with; if it trains a retriever and takes a pool, ``given`` is that one.
     about : the name of the recipe in the model card, with the paper.
     roles : name of a role -> the function that does its work, if roles run as separate processes. It takes
         (training, base, patience), and ``ranker`` if the recipe takes a ranker to begin with.
