@@ -59,7 +59,6 @@ def test_a_fault_is_one_line_with_its_place():
         "BAD_UNICODE",
         "NOT_FOUND of an import",
         "WRONG_KIND of an import",
-        "OUTPUT_EXISTS",
     ],
 )
 def test_docstrings_name_the_class_of_a_fault(tmp_path, code):
@@ -74,7 +73,6 @@ def test_docstrings_name_the_class_of_a_fault(tmp_path, code):
         "BAD_UNICODE": (hardneg.Searcher.search, None, "\ud800"),
         "NOT_FOUND of an import": (hardneg.import_collection, tmp_path / "nothing", tmp_path / "to"),
         "WRONG_KIND of an import": (hardneg.import_collection, tmp_path, tmp_path / "to"),
-        "OUTPUT_EXISTS": (hardneg.import_collection, tmp_path, tmp_path),
     }[code]
     if code == "BAD_UNICODE":
         collection = hardneg.Collection.from_lists(passages, to=tmp_path / "c")
