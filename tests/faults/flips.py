@@ -35,7 +35,7 @@ from hardneg.search.ann import FaissIndex
 from hardneg.search.bm25 import open_bm25
 from hardneg.search.embedding_store import Embeddings
 from hardneg.search.runs import load_run
-from hardneg.storage.artifacts import read_manifest
+from hardneg.storage.artifacts import CARD, read_manifest
 from hardneg.training.checkpoint import checkpoints, latest_checkpoint, restore
 from worlds.tiny_world import COMMON, SETTINGS, tiny_collection, tiny_model
 
@@ -100,10 +100,9 @@ def make(root):
 
 
 def whole(name, path, use):
-    """A kind in which every file that is not empty may be damaged."""
-    return Kind(
-        name, path, sorted(file for file in path.rglob("*") if file.is_file() and file.stat().st_size), use
-    )
+    """A kind in which every file may be damaged that is not empty and no model's card, which people may edit."""
+    files = (file for file in path.rglob("*") if file.is_file() and file.name != CARD)
+    return Kind(name, path, sorted(file for file in files if file.stat().st_size), use)
 
 
 def with_sidecar(path):
