@@ -23,6 +23,7 @@ from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
+from hardneg.models.source import trained_name
 from hardneg.records import TokenBatch, offsets_of
 from worlds.few_texts import close, embed, tokens_of
 
@@ -224,6 +225,21 @@ def test_a_pipe_among_the_files_of_a_model_is_told_and_not_waited_for(copied):
     os.mkfifo(copied / "extra.json")
     with pytest.raises(InputError, match=r"extra\.json: BAD_MODEL: cannot be read \(this is no plain file\)"):
         load_encoder(str(copied))
+
+
+def test_a_manifest_of_another_program_is_passed_over(bert, copied):
+    (copied / "manifest.json").write_text('{"name": "x", "version": 1, "icons": []}')
+    assert trained_name(copied) is None
+    assert load_encoder(str(copied)).digest("passage") == load_encoder(str(bert)).digest("passage")
+
+
+@pytest.mark.parametrize("damage", [lambda text: "", lambda text: text[:-20], lambda text: text.replace("model", "mo")])
+def test_a_damaged_manifest_of_ours_is_no_other_programs(bert, tmp_path, damage):
+    save_encoder(load_encoder(str(bert)), tmp_path / "model")
+    manifest = tmp_path / "model" / "manifest.json"
+    manifest.write_text(damage(manifest.read_text()))
+    with pytest.raises(HardnegError, match="BAD_MANIFEST|CORRUPT"):
+        load_encoder(str(tmp_path / "model"))
 
 
 def test_an_adapter_is_refused_whether_its_library_is_there_or_not(copied):

@@ -23,11 +23,11 @@ from hardneg.models.heads import AnceHead, DenseHead
 from hardneg.models.pooling import Pooling
 from hardneg.models.pretrained import check_code, find_weights, locate, read_json_file, read_tensors, usable
 from hardneg.models.ranker_folder import has_classifier, is_classifier, is_marked, labels_of, refuse_ranker
-from hardneg.models.source import ModelSource
+from hardneg.models.source import ModelSource, has_manifest
 from hardneg.models.st_folder import MODULES, SentenceFolder, read_head, read_st_folder
 from hardneg.models.tower import KIND, Tower, read_tower
 from hardneg.models.warned import warn_once
-from hardneg.storage.artifacts import MANIFEST, open_artifact
+from hardneg.storage.artifacts import open_artifact
 
 log = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ def _verify(folder: Path) -> None:
     """Check the files of a folder that has a manifest; a ranker's is refused."""
     if is_marked(folder):
         raise refuse_ranker(folder)
-    if (folder / MANIFEST).is_file():
+    if has_manifest(folder):
         try:
             open_artifact(folder, KIND)
         except ArtifactError as fault:

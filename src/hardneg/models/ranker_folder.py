@@ -12,9 +12,10 @@ from hardneg.arguments import brief
 from hardneg.errors import InputError, SettingsError
 from hardneg.models.cross_encoder import KIND, Activation, RankerSettings
 from hardneg.models.pretrained import read_json_object
+from hardneg.models.source import has_manifest
 from hardneg.models.st_folder import CONFIG, MODULES, TRANSFORMER_CONFIG, pair_length, read_modules
 from hardneg.models.warned import warn_once
-from hardneg.storage.artifacts import MANIFEST, open_artifact, read_manifest
+from hardneg.storage.artifacts import open_artifact, read_manifest
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ def is_marked(folder: Path) -> bool:
     """Whether this package, or sentence-transformers, says that the folder is of a ranker."""
     if (folder / SETTINGS).is_file():
         return True
-    if (folder / MANIFEST).is_file():
+    if has_manifest(folder):
         return read_manifest(folder).kind == KIND
     return _json(folder / CONFIG).get("model_type") == "CrossEncoder"
 
@@ -101,7 +102,7 @@ def read_ranker_folder(folder: Path) -> RankerFolder:
     ArtifactError : a folder of ours is corrupt.
     TrustError : a module is somebody's own code.
     """
-    if (folder / MANIFEST).is_file():
+    if has_manifest(folder):
         if read_manifest(folder).kind == "model":
             raise _not_a_ranker("this is a bi-encoder, which makes vectors", folder)
         open_artifact(folder, KIND)

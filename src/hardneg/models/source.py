@@ -7,19 +7,27 @@ import os
 from pathlib import Path
 from typing import Any
 
+from hardneg.data.formats.folders import was_manifest
 from hardneg.models.code import allowed_code
 from hardneg.process.threads import pick_device
-from hardneg.storage.artifacts import is_published
+from hardneg.storage.artifacts import MANIFEST, is_published
 from hardneg.storage.digests import in_home
 
 PACKAGE = "package:"  # before the name of an installed package that carries a model
 REMEMBERED = "models"  # the cache's folder of what was read of models, so that they are opened faster
+OURS = ("model", "ranker")  # the kinds of models that hardneg publishes
 Place = str | Path
+
+
+def has_manifest(folder: Path) -> bool:
+    """Whether hardneg wrote the manifest in a model's folder. Other programs name files of theirs so too."""
+    manifest = folder / MANIFEST
+    return manifest.is_file() and any(was_manifest(manifest, kind) for kind in OURS)
 
 
 def trained_name(place: Place) -> str | None:
     """The name for people of a model that hardneg trained, ``EXPERIMENT/model``; None for any other model."""
-    made = any(is_published(Path(place), kind) for kind in ("model", "ranker"))
+    made = has_manifest(Path(place)) and any(is_published(Path(place), kind) for kind in OURS)
     return os.path.join(*Path(place).absolute().parts[-2:]) if made else None
 
 
