@@ -121,6 +121,8 @@ def test_a_folder_that_is_closed_is_not_called_whole(tmp_path, monkeypatch):
         assert faults(place) == [(str(two.parent), "UNREADABLE")]
     assert [place["whole"] for place in hn.verify(tmp_path)["checked"]] == [True, False]
     assert faults(one) == []
+    flip(one / "deep/text.txt", 1)  # damage comes first, wherever it is: it decides the exit status
+    assert [code for _, code in faults(two.parent, one)] == ["CORRUPT", "UNREADABLE"]
 
 
 def test_a_folder_that_may_only_be_listed_does_not_end_the_check(tmp_path, monkeypatch):

@@ -109,12 +109,15 @@ def verify_places(paths: Sequence[Place]) -> tuple[dict[str, Any], list[HardnegE
             checked.append(
                 {"path": str(one.path), "kind": one.kind, "files": files, "bytes": size, "whole": not fault}
             )
-    found = sorted(
-        [*found, *missing], key=lambda fault: fault.code == "NOT_FOUND"
-    )  # damage decides the exit status
+    found = sorted([*found, *missing], key=_place_among_faults)
     faults = [{"path": str(one.path), "code": one.code, "what": one.what, "fix": one.fix} for one in found]
     leftovers = [str(place) for path in paths for place in leftovers_below(Path(path))]
     return {"whole": not found, "checked": checked, "faults": faults, "leftovers": leftovers}, found
+
+
+def _place_among_faults(fault: HardnegError) -> int:
+    """Where a fault comes among the faults: damage first, which decides the exit status; what is missing last."""
+    return 0 if isinstance(fault, ArtifactError) else 2 if fault.code == "NOT_FOUND" else 1
 
 
 def absent(path: Path, here: Sequence[Verifiable]) -> HardnegError | None:
