@@ -469,6 +469,19 @@ def test_titles_that_are_joined_as_the_card_says_give_equal_scores(
     np.testing.assert_allclose(scored(ranker, source, tmp_path, rows), expected, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("lengths", [{}, {"passage_length": 12}])
+def test_the_card_gives_scores_before_the_activation(classifiers, lengths, tmp_path, sentence_transformers):
+    source, rows = stub(), drawn(stub())
+    ranker = load_ranker(classifiers("bert"), max_length=60, activation="sigmoid", **lengths)
+    save_ranker(ranker, tmp_path / "ranker")
+    card = (tmp_path / "ranker/README.md").read_text()
+    assert "names a sigmoid, which `predict` applies by default" in card
+    code = card.partition("```python\n")[2].partition("```")[0].replace("this folder", str(tmp_path / "ranker"))
+    exec(code, told := {})  # what people copy
+    assert told["scores"].min() < 0 or told["scores"].max() > 1
+    assert "activation_fn=torch.nn.Identity()" in code
+
+
 def test_the_card_cuts_no_text_where_only_the_pair_is_cut(classifiers, tmp_path):
     for number, (lengths, cuts) in enumerate(
         [({}, False), ({"passage_length": 59}, False), ({"passage_length": 58}, True), ({"chunks": 2}, True)]

@@ -62,18 +62,23 @@ tags: [sentence-transformers, cross-encoder, reranker, hardneg]
 {table}
 """
 
-USE = """```python
-from sentence_transformers import CrossEncoder
+USE = """{logits}```python
+{imports}
 
-scores = CrossEncoder("this folder").predict([({query}, {passage})])
+scores = CrossEncoder("this folder").predict([({query}, {passage})]{activation})
 ```"""
+
+LOGITS = """The model's configuration names a sigmoid, which `predict` applies by default. hardneg ranks, stores and \
+compares scores before it, as below. The order of passages is the same.
+
+"""
 
 USE_CUT = """This ranker cuts a query at {query_length} tokens and a passage at {passage_length}, special tokens \
 included, before it joins them. `CrossEncoder` knows only the length of the pair, so give it texts that are cut: \
 with whole texts its scores differ.{besides}
 
-```python
-from sentence_transformers import CrossEncoder
+{logits}```python
+{imports}
 
 model = CrossEncoder("this folder")
 
@@ -83,7 +88,7 @@ def cut(text, tokens):
     return text[: max((end for _, end in found["offset_mapping"]), default=0)]
 
 
-scores = model.predict([(cut({query}, {query_length}), cut({passage}, {passage_length}))])
+scores = model.predict([(cut({query}, {query_length}), cut({passage}, {passage_length}))]{activation})
 ```"""
 
 
@@ -337,6 +342,10 @@ def _use(ranker: CrossEncoder, **texts: str) -> str:
     template, form, chunks = ranker.template, ranker.form, ranker.settings.chunks
     room, around = template.max_length - form.special, sum(form.around)
     query, passage = (side.max_length - around for side in (template.query, template.passage))
+    texts |= {"logits": "", "imports": "from sentence_transformers import CrossEncoder", "activation": ""}
+    if ranker.settings.activation != "identity":
+        texts |= {"logits": LOGITS, "activation": ", activation_fn=torch.nn.Identity()"}
+        texts["imports"] = f"import torch\n{texts['imports']}"
     if query == room // 2 and passage >= room:
         return USE.format(**texts)
     besides = ""
