@@ -30,6 +30,7 @@ from hardneg.experiment.names import LAST, STARTED, UNTRAINED, few_of_dev
 from hardneg.experiment.so_far import dev_so_far
 from hardneg.experiment.states import read_states
 from hardneg.models.loading import load_encoder
+from hardneg.models.saving import save_encoder
 from hardneg.recipes import measured_states, training_run
 from hardneg.recipes.ance.recipe import RECIPE
 from hardneg.recipes.measured_states import DevEvaluator
@@ -187,6 +188,26 @@ def test_the_untrained_model_is_kept_where_nothing_beats_it(train, world, tmp_pa
     last, _ = train("star", "last", model=model, learning_rate=RUINOUS, warmup=0)
     assert last["kept"]["state"] == "last"
     assert not last["kept"]["beats_untrained"]
+
+
+def test_the_untrained_model_with_the_settings_of_training_is_kept_where_nothing_beats_it(train, world, tmp_path):
+    """The model reads two words of a passage, as it came, and all of them in training, which then spoils it."""
+    save_encoder(load_encoder(world.calm, passage_length=4), tmp_path / "short")
+    changes = {"passage_length": 64, "learning_rate": RUINOUS, "warmup": 0, "keep": "best", "measure_every": 2}
+    results, path = train("star", model=str(tmp_path / "short"), **changes)
+    kept, dev = results["kept"], results["dev"]
+    assert list(kept["of"]) == [UNTRAINED, STARTED, "step-2", "step-4", LAST]
+    assert kept["of"] == {name: dev[name]["RR@10"] for name in kept["of"]}
+    assert max(kept["of"], key=kept["of"].get) == STARTED
+    assert (kept["state"], kept["step"], kept["beats_untrained"]) == (STARTED, 0, False)
+    for split in ("dev", "test"):
+        assert results[split]["final"] == results[split][STARTED]
+    model = load_encoder(str(path / "model"))
+    assert model.settings.passage_length == 64
+    assert model.digest("passage") == load_encoder(world.calm).digest("passage")
+    (path / "results.json").unlink()
+    (path / "seal.json").unlink()
+    assert train("star", model=str(tmp_path / "short"), **changes)[0] == results
 
 
 @pytest.mark.parametrize("rate", [1e-9, RUINOUS])

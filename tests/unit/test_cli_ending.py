@@ -151,11 +151,32 @@ def test_the_untrained_model_that_was_kept_is_not_compared_with_itself(tmp_path)
     kept = {"state": "untrained", "step": 0, "measure": "RR@10", "dev": 0.45}
     kept |= {"of": {"untrained": 0.45, "last": 0.41}, "beats_untrained": False}
     bm25 = ROW | {"b": "bm25", "p": 1e-4}
-    for rows, first in (([zero, bm25], 0), ([bm25, zero], 1)):
+    for rows in ([zero, bm25], [bm25, zero]):
         lines = ending_text(RESULTS | {"comparisons": rows, "kept": kept}, tmp_path).splitlines()
-        assert lines[first].startswith("On dev, no state of training was better than the untrained one")
-        assert lines[1 - first].startswith("final beats bm25")
+        assert lines[0].startswith("On dev, no state of training was better than the untrained one")
+        assert lines[1].startswith("final beats bm25")
         assert lines[2] == "best state: untrained (dev RR@10 0.4500)"
+
+
+def test_what_the_settings_gained_is_not_told_before_what_training_did_not(tmp_path):
+    zero = ROW | {"b": "untrained-as-trained", "difference": 0.0, "interval": [0.0, 0.0], "p": 1.0}
+    kept = {"state": "untrained-as-trained", "step": 0, "measure": "RR@10", "dev": 0.45}
+    kept |= {"of": {"untrained": 0.2, "untrained-as-trained": 0.45, "last": 0.41}, "beats_untrained": False}
+    told = RESULTS | {"comparisons": [ROW | {"p": 1e-4}, zero], "kept": kept}
+    told["test"] = told["test"] | {"untrained-as-trained": MEANS}
+    lines = ending_text(told, tmp_path).splitlines()
+    said = "On dev, no state of training was better than the untrained one (RR@10 0.450, the last state 0.410)"
+    assert lines[0].startswith(said)
+    assert lines[0].endswith(
+        "so the final model is the untrained one at the lengths and other settings of training."
+    )
+    assert lines[1].startswith("final beats untrained by 0.041")
+    assert lines[2] == "best state: untrained, as trained on (dev RR@10 0.4500)"
+    trained = kept | {"state": "last", "step": 6, "dev": 0.46, "of": kept["of"] | {"last": 0.46}}
+    assert (
+        "best state: the last, step 6 (dev RR@10 0.4600, untrained, as trained on 0.4500)"
+        in ending_text(told | {"kept": trained}, tmp_path).splitlines()
+    )
 
 
 # ---------------------------------------------------------------- colour

@@ -60,13 +60,49 @@ def test_where_settings_changed_the_model_what_the_index_retrieves_of_the_start_
     started = measured("untrained-as-trained", "untrained-as-trained", dev=0.1)
     through = measured("untrained-as-trained/flat", "indexed", dev=0.05, of="untrained-as-trained")
     exact = dev_values({**seen, **seen_of(started)}, "last", RR[0])
-    assert exact["untrained"] == 0.2, "no index retrieves of it"
+    assert exact == {"untrained": 0.2, "step-2": 0.6, "last": 0.4, "untrained-as-trained": 0.1}
     dev = dev_values({**seen, **seen_of(started, through)}, "last", RR[0])
     assert dev == {"step-2": 0.6, "last": 0.4, "untrained-as-trained": 0.05}
     better = replace(seen["last/flat"], evaluations={"dev": scored(0.15)})  # than the start, not than as it came
     places = dict.fromkeys(dev)
     dev = dev_values({**seen, **seen_of(started, through, better)}, "last", RR[0])
     assert choose("last", RR[0], dev, places).beats_untrained
+
+
+@pytest.mark.parametrize(
+    ("came", "began", "trained", "kept"),
+    [
+        (0.02, 0.09, 0.05, "untrained-as-trained"),
+        (0.09, 0.02, 0.05, "untrained"),
+        (0.09, 0.09, 0.05, "untrained"),
+        (0.02, 0.03, 0.05, "step-2"),
+    ],
+)
+def test_training_is_compared_with_the_better_one_of_the_model_as_it_came_and_as_trained_on(
+    tmp_path, came, began, trained, kept
+):
+    from hardneg.diagnostics.kept import sentence, warning
+    from hardneg.storage.artifacts import publish
+
+    with publish(tmp_path / "2", "model", inputs={"step": "2"}):
+        pass
+    states = seen_of(
+        measured("untrained", "untrained", dev=came),
+        measured("untrained-as-trained", "untrained-as-trained", dev=began),
+        measured("step-2", "passing", dev=trained, place=tmp_path / "2"),
+        measured("last", "last", dev=0.04, place=tmp_path / "2"),
+    )
+    choice = choose_state(states, "last", EvaluationPlan(RR, depth=5, seed=0, keep="best"))
+    assert choice.dev == {"untrained": came, "untrained-as-trained": began, "step-2": trained, "last": 0.04}
+    assert (choice.state, choice.beats_untrained) == (kept, kept == "step-2")
+    found = {"kept": choice.as_json()}
+    assert ("NOTHING BEAT THE UNTRAINED MODEL" in str(warning(found))) == (kept != "step-2")
+    assert (f"untrained-as-trained {began:.4f}" in sentence(found["kept"])) == (kept != "untrained-as-trained")
+    last = choose_state(states, "last", EvaluationPlan(RR, depth=5, seed=0, keep="last"))
+    assert last.beats_untrained == (max(came, began) < 0.04)
+    if kept == "untrained-as-trained":
+        loud = warning({"kept": last.as_json()})
+        assert "NOT BETTER THAN THE UNTRAINED ONE on dev (RR@10 0.0400, untrained-as-trained 0.0900)" in loud
 
 
 def test_the_state_after_the_last_step_is_called_last_in_the_choice(seen):
@@ -136,6 +172,7 @@ def rows_on_the_page():
         ("the last iteration", "last", False),
         ("an earlier iteration k", "iteration-1", False),
         ("G⁰", "untrained", False),
+        ("G⁰", "untrained-as-trained", True),
         ("the model as it came, changed by settings", "untrained", True),
     ],
 )

@@ -150,6 +150,23 @@ def test_a_gain_of_the_settings_alone_is_not_that_of_training(difference, p, wor
     assert any(line.startswith(advice or "Set keep") for line in found.advice)
 
 
+def test_the_untrained_model_with_the_settings_of_training_is_no_merit_of_training_either():
+    dev = {"untrained": 0.02, "untrained-as-trained": 0.09, "step-100": 0.08, "last": 0.05}
+    kept = {"state": "untrained-as-trained", "measure": "RR@10", "of": dev}
+    rows = comparison(0.1, 0.01), comparison(0.0, 1.0, against="untrained-as-trained")
+    found = verdict(results(*rows, kept=kept))
+    assert found.kind == "same"
+    assert "so the final model is the untrained one at the lengths and other settings" in found.sentence
+    assert found.details[0].startswith("On test, the final model is better than the untrained model as it came: ")
+    assert "training did not help" in found.advice[0]
+    still = kept | {"of": {"untrained": 0.02, "untrained-as-trained": 0.09, "last": 0.09}}
+    [first, *_] = verdict(results(*rows, kept=still)).advice
+    assert first.startswith("Train longer: on dev, no state differs from the untrained model at the lengths")
+    assert "train longer" in warning({"kept": still | {"dev": 0.09, "beats_untrained": False}})
+    once = kept | {"state": "last", "of": {"untrained": 0.02, "untrained-as-trained": 0.09, "last": 0.1}}
+    assert not any("may still rise" in line for line in verdict(results(*rows[:1], kept=once)).advice)
+
+
 def test_the_verdict_says_among_what_dev_was_judged():
     told = results(comparison(0.1, 0.01), compared_on="dev")
     told["dev"] = told["test"]
@@ -376,6 +393,9 @@ def test_only_an_experiment_with_negatives_is_sent_to_the_audit():
 def test_seeds_and_nothing_have_a_verdict_too():
     spread = {"RR@10": {"mean": 0.5, "std": 0.01, "values": [0.5]}}
     assert "0.500 ± 0.010" in verdict({"seeds": [1, 2], "test": {"final": spread}}).sentence
+    states = dict.fromkeys(("final", "untrained", "untrained-as-trained"), spread)
+    said = "the untrained model at the lengths and other settings of training 0.500 ± 0.010"
+    assert said in verdict({"seeds": [1, 2], "test": states}).sentence
     assert verdict({}, running="It runs.").sentence == "It runs."
 
 

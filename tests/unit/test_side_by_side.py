@@ -73,6 +73,20 @@ def test_a_lead_of_the_start_is_not_credited_to_training(tmp_path):
     assert verdict_of(Several([one, other])).kind == "better"
 
 
+def test_what_settings_made_of_the_model_before_training_stands_beside_it(tmp_path):
+    one, other = opened(tmp_path / "a", 0.25, "x"), opened(tmp_path / "b", 0.5, "x")
+    values = {"untrained": 0.125, "untrained-as-trained": 0.375, "final": 0.25}
+    one.results["test"] = {name: {"RR@10": value} for name, value in values.items()}
+    other.results["test"] = {"final": {"RR@10": 0.5}}
+    rows = results_table(Several([one, other])).records()
+    assert [(row["experiment"], row["state"], row["RR@10"]) for row in rows] == [
+        ("a", "untrained", 0.125),
+        ("a", "untrained, as trained on", 0.375),
+        ("a", "final", 0.25),
+        ("b", "final", 0.5),
+    ]
+
+
 def test_settings_are_written_as_users_write_them(tmp_path):
     one, other = opened(tmp_path / "a", 0.25, "x"), opened(tmp_path / "b", 0.5, "x")
     given = {"in_batch": False, "distill": None, "mixtures": ["in_batch"]}

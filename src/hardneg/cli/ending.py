@@ -94,9 +94,10 @@ def kept_text(kept: Mapping[str, Any]) -> str:
     """The state that was kept, with its value on dev; with ``keep=last`` it need not be the best one."""
     role = "best state" if kept["dev"] >= max(kept["of"].values()) else "kept state"
     name = f"the last, step {kept['step']}" if kept["state"] == "last" else shown(kept["state"])
-    began = kept["of"].get(before_training(kept["of"]))
-    before = "" if kept["state"] in BEFORE or began is None else f", untrained {began:.4f}"
-    return f"{role}: {name} (dev {kept['measure']} {kept['dev']:.4f}{before})"
+    before = before_training(kept["of"])
+    known = kept["state"] not in BEFORE and before in kept["of"]
+    began = f", {shown(before)} {kept['of'][before]:.4f}" if known else ""
+    return f"{role}: {name} (dev {kept['measure']} {kept['dev']:.4f}{began})"
 
 
 def tables(results: Mapping[str, Any]) -> list[str]:

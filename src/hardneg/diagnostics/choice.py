@@ -39,7 +39,7 @@ class Choice:
 
     @property
     def beats_untrained(self) -> bool:
-        """Whether the chosen state does better on dev than the untrained model."""
+        """Whether the chosen state does better on dev than the untrained model, as it came and as trained on."""
         return self.state not in BEFORE and self.dev[self.state] > self.dev[before_training(self.dev)]
 
     def as_json(self) -> dict[str, Any]:

@@ -98,14 +98,21 @@ def cost_of_settings(results: Mapping[str, Any]) -> tuple[float, float, float] |
     return (before, began, reached) if began < reached <= before else None
 
 
+def since_start(of: Mapping[str, float]) -> dict[str, float]:
+    """The values on dev without that of the model as it came, if training started from a changed model."""
+    return {name: value for name, value in of.items() if name != UNTRAINED or STARTED not in of}
+
+
 def warning(results: Mapping[str, Any]) -> str | None:
     """A warning if training has not made the model better on dev; else None."""
     kept = results["kept"]
     if kept.get("beats_untrained", True):
         return None
-    best = kept["of"][before_training(kept["of"])]
+    before = before_training(kept["of"])
+    best = kept["of"][before]
     if kept["state"] in BEFORE:
-        unchanged = len(kept["of"]) > 1 and set(kept["of"].values()) == {best} and best < 1
+        values = [*since_start(kept["of"]).values()]
+        unchanged = len(values) > 1 and len(set(values)) == 1 and best < 1
         fix = (
             "train longer, or at a higher rate"
             if unchanged
@@ -123,5 +130,5 @@ def warning(results: Mapping[str, Any]) -> str | None:
         )
     return (
         f"THE TRAINED MODEL IS NOT BETTER THAN THE UNTRAINED ONE on dev ({kept['measure']} {kept['dev']:.4f},"
-        f" untrained {best:.4f}); with --set keep=best, model/ would be the better one"
+        f" {before} {best:.4f}); with --set keep=best, model/ would be the better one"
     )

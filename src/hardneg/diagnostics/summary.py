@@ -11,7 +11,7 @@ from hardneg.diagnostics.forgetting import forgetting
 from hardneg.diagnostics.measured import Measured
 from hardneg.evaluation.measures import Evaluation, Measure
 from hardneg.evaluation.significance import bootstrap_interval, holm_within, randomization_test
-from hardneg.experiment.names import BM25, FINAL, LAST, RETRIEVED, STARTED, UNTRAINED
+from hardneg.experiment.names import BEFORE, BM25, FINAL, LAST, RETRIEVED, STARTED, UNTRAINED
 
 Seen = Mapping[str, Measured]  # by name, in the order of training
 
@@ -19,9 +19,9 @@ Seen = Mapping[str, Measured]  # by name, in the order of training
 def dev_values(seen: Seen, last: str, measure: Measure) -> dict[str, float]:
     """The value on dev of every state that can be kept, in the order of training; empty without a dev split.
 
-    If training is for an index, the value is that of the state as the index retrieves it. If settings changed the
-    model before training, the model as it came was not searched through the index; the state that training started
-    from can be kept in its place.
+    If settings changed the model before training, both the model as it came and the state that training started
+    from can be kept. If training is for an index, the value is that of the state as the index retrieves it; the
+    model as it came was not searched through the index, so it is left out where settings changed it.
 
     Parameters
     ----------
@@ -29,9 +29,9 @@ def dev_values(seen: Seen, last: str, measure: Measure) -> dict[str, float]:
     """
     found: dict[str, float] = {}
     indexed = {one.record.of: one for one in seen.values() if one.record.kind == "indexed"}
-    before = STARTED if STARTED in indexed else UNTRAINED
+    before = (STARTED,) if STARTED in indexed else BEFORE
     for name, one in seen.items():
-        can_be_kept = one.record.of is None and (one.place is not None or name in (before, last))
+        can_be_kept = one.record.of is None and (one.place is not None or name in (*before, last))
         through = indexed.get(name, one)
         if can_be_kept and "dev" in through.evaluations:
             found[LAST if name == last else name] = through.evaluations["dev"].means[str(measure)]

@@ -5,7 +5,7 @@ Here, too, are the names of models and rows in metrics and timing that several f
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 # The kind of a state. episode: the next episode mines with it; version: a version of refreshed negatives was mined
@@ -55,9 +55,9 @@ def name_of_step(episode: int, step: int, *, several: bool) -> str:
     return f"episode-{episode}-step-{step}" if several else f"step-{step}"
 
 
-def before_training(names: Container[str]) -> str:
-    """The state before the first step that is compared with those of training, which all have such names."""
-    return STARTED if STARTED in names and UNTRAINED not in names else UNTRAINED
+def before_training(dev: Mapping[str, float]) -> str:
+    """The better on dev of the states before the first step, with which those of training are compared."""
+    return max((name for name in BEFORE if name in dev), key=lambda name: dev[name], default=UNTRAINED)
 
 
 def few_of_dev(results: Mapping[str, Any], asked: int | None) -> int | None:

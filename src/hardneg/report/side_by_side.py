@@ -94,12 +94,13 @@ def _said(settings: dict[str, Any], name: str) -> str:
 def results_table(several: Several) -> Table:
     """The measures of the final and the untrained model of each experiment, and of BM25, by split.
 
-    Of a ranker, also those of the retriever that it re-ranks.
+    If settings changed the model before training, also those of the changed model. Of a ranker, also those of the
+    retriever that it re-ranks.
     """
     rows = []
     for name, one in zip(several.names, several.experiments, strict=True):
         for split, states in means_of(one).items():
-            for state in dict.fromkeys((BM25, RETRIEVED, UNTRAINED, _last_of(one, list(states)))):
+            for state in dict.fromkeys((BM25, RETRIEVED, *BEFORE, _last_of(one, list(states)))):
                 if state in states:
                     rows.append(
                         {"split": several.called(split, one), "experiment": name, "state": shown(state)}

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from hardneg.diagnostics.kept import (
+    AS_KEPT,
     choice_sentence,
     cost_of_settings,
     of_trained_start,
     rate_sentence,
+    since_start,
     trained_before,
 )
 from hardneg.experiment.names import BEFORE, BM25, FINAL, LAST, RETRIEVED, STARTED, UNTRAINED, before_training
@@ -103,9 +105,10 @@ def verdict(
     who = name_of_final(results)
     beside = [] if in_batch is None else [in_batch.row]
     others = [row for row in first[1:] if in_batch is None or row["b"] != in_batch.row["b"]]
-    named = {} if in_batch is None else {in_batch.row["b"]: in_batch.name}
-    rows = [first[0], *[row for row in beside if row["b"] != first[0]["b"]], *others]
     kept = results.get("kept", {})
+    named = {UNTRAINED: AS_KEPT[UNTRAINED]} if kept.get("state") == STARTED else {}
+    named |= {} if in_batch is None else {in_batch.row["b"]: in_batch.name}
+    rows = [first[0], *[row for row in beside if row["b"] != first[0]["b"]], *others]
     told = [
         of_untrained(kept, who)
         if is_same(row, kept)
@@ -138,11 +141,13 @@ def naming_start(judged: Verdict, name: str) -> Verdict:
 def first_rows(results: Mapping[str, Any], dev_passages: int | None) -> list[Mapping[str, Any]]:
     """The tests of the final state by the measure that decides.
 
-    Where dev was judged among BM25's first passages, BM25 is left out, because it chose the passages that the
-    model ranked.
+    Where the untrained model was kept, the row that says so comes first: what it was better than is no merit of
+    training. Where dev was judged among BM25's first passages, BM25 is left out, because it chose the passages
+    that the model ranked.
     """
     rows = results.get("comparisons", [])
     first = [row for row in rows if row["a"] == FINAL and row["measure"] == rows[0]["measure"]]
+    first.sort(key=lambda row: not is_same(row, results.get("kept", {})))
     if dev_passages and results["compared_on"] == "dev":
         return [row for row in first if row["b"] != BM25] or first
     return first
@@ -198,7 +203,11 @@ def of_untrained(kept: Mapping[str, Any], who: str) -> str:
     shown, before = "", before_training(dev)
     if {before, LAST} <= set(dev):
         shown = f" ({kept.get('measure', 'score')} {dev[before]:.3f}, the last state {dev[LAST]:.3f})"
-    return f"On dev, no state of training was better than the untrained one{shown}, so {who} is the untrained one."
+    settings = " at the lengths and other settings of training" if kept.get("state") == STARTED else ""
+    return (
+        f"On dev, no state of training was better than the untrained one{shown}, so {who} is the untrained"
+        f" one{settings}."
+    )
 
 
 def difference_of(row: Mapping[str, Any]) -> str:
@@ -224,7 +233,7 @@ def _of_seeds(results: Mapping[str, Any], dev_passages: int | None) -> Verdict:
     parts = []
     chose = bool(dev_passages) and split == "dev"  # BM25 chose the passages that the model ranked
     final = "the final ranker" if RETRIEVED in states else "the final model"
-    for name in (FINAL, UNTRAINED) if chose else (FINAL, UNTRAINED, RETRIEVED, BM25):
+    for name in (FINAL, *BEFORE) if chose else (FINAL, *BEFORE, RETRIEVED, BM25):
         if name in states:
             one = states[name][measure]
             parts.append(f"{NAMES.get(name, final)} {one['mean']:.3f} ± {one['std']:.3f}")
@@ -322,17 +331,18 @@ def _of_training(rows: list[Any], kept: Mapping[str, Any]) -> list[str]:
     worse = _kind(row) == "worse"
     if not worse and dev.get(kept.get("state", UNTRAINED), 0) >= 1:  # no state can be better
         return []
-    if len(dev) > 1 and len(set(dev.values())) == 1:
-        return ["Train longer: on dev, no state differs from the untrained model."]
+    values = since_start(dev)
+    if len(values) > 1 and len(set(values.values())) == 1:
+        return [f"Train longer: on dev, no state differs from {NAMES[STARTED if STARTED in dev else UNTRAINED]}."]
     if kept.get("state") in BEFORE or worse:
         return ["Try a lower learning rate, other negatives or more data: training did not help."]
-    if len(dev) < 3:
+    if len(values) < 3:
         return []
     best, last = max(dev, key=lambda name: dev[name]), list(dev)[-1]
     if best in BEFORE:
-        values = f"{dev[best]:.3f}, the last state {dev[last]:.3f}"
+        told = f"{dev[best]:.3f}, the last state {dev[last]:.3f}"
         return [
-            f"Try a lower learning rate or other negatives: on dev, nothing beat the untrained model ({values})."
+            f"Try a lower learning rate or other negatives: on dev, nothing beat the untrained model ({told})."
         ]
     if best == last:
         return ["Train longer, or go on from this model: dev was best in the last state, so it may still rise."]
