@@ -10,6 +10,8 @@ from hardneg.errors import ArtifactError
 from hardneg.experiment.snapshot import Snapshot
 from hardneg.models.loading import load_encoder
 from hardneg.models.tokenizing import token_store
+from hardneg.process import progress
+from hardneg.search import on_demand
 from hardneg.search.embeddings import encode_store
 from hardneg.search.encoding import Encoding
 from hardneg.storage.artifacts import load_array, read_manifest
@@ -233,3 +235,35 @@ def test_the_mode_of_the_encoder_is_put_back(snapshot, world):
     a = vectors_of(snapshot(encoder).passages)
     assert encoder.training
     assert np.array_equal(a, vectors_of(snapshot().passages))  # without dropout
+
+
+def test_queries_on_demand_give_a_sign_of_life_for_each_batch(snapshot, world, monkeypatch):
+    """Those who wait for a process that encodes take it for dead without one."""
+    monkeypatch.setattr(on_demand, "AT_ONCE", 8)
+    collection, encoder = world
+    state, rows = snapshot(sparing=True), np.arange(30, dtype=np.int32)[::-1].copy()
+    store = token_store(encoder, collection, state.cache, "query")
+    before = progress.beats
+    found = state.queries.rows(rows)
+    assert progress.beats - before == 4
+    with encoder.inference("float32"):
+        parts = [encoder.encode(store.read(rows[i : i + 8]), "query").cpu().numpy() for i in range(0, 30, 8)]
+    assert np.array_equal(found, np.concatenate(parts).astype("float16"))
+    assert state.queries.rows(rows) is found
+
+
+def test_many_queries_on_demand_are_held_once(snapshot, monkeypatch):
+    monkeypatch.setattr(on_demand, "FEW", 5)
+    queries, encoded, held = snapshot(sparing=True).queries, [], []
+    encode = queries._encoded
+
+    def counted(rows):
+        held.append([len(one) for one in queries._last.values()])
+        encoded.append(len(rows))
+        return encode(rows)
+
+    monkeypatch.setattr(queries, "_encoded", counted)
+    for rows in (np.arange(9), np.arange(4), np.arange(9), np.arange(10, 18), np.arange(3), np.arange(10, 18)):
+        queries.rows(rows)
+    assert encoded == [9, 4, 8, 3]
+    assert held == [[], [9], [4], [8]]

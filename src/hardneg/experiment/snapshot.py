@@ -16,8 +16,9 @@ from hardneg.experiment.states import StateRecord
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.process.distributed import by_leader
 from hardneg.records import Int32, Run, Side, VectorsByRow
+from hardneg.search.on_demand import QueriesOnDemand
 from hardneg.search.retrieve import Index
-from hardneg.search.retriever import CachedRetriever, QueriesOnDemand
+from hardneg.search.retriever import CachedRetriever
 from hardneg.search.runs import load_run
 from hardneg.storage.artifacts import is_current, is_published, publish, read_manifest
 from hardneg.training.stage import steps_made

@@ -33,7 +33,6 @@ from hardneg.storage.artifacts import digest_json, is_current, is_published, pla
 from hardneg.storage.lease import LEASES, sharing
 
 EMBEDDINGS = "embeddings"  # the folder of embeddings in a cache
-AT_ONCE = 256  # queries that are encoded together when only some are asked for
 SIDES: tuple[Side, ...] = ("passage", "query")
 Timed = Callable[..., contextlib.AbstractContextManager[Any]]
 
@@ -391,42 +390,6 @@ class Retriever(Guarded):
             for searching in ((True, False) if side == "query" and self.shortened(True) else (True,))
         }
         return {place for place in places if place.parent == self.cache / EMBEDDINGS}
-
-
-class QueriesOnDemand:
-    """Queries of a retriever's collection that are embedded at each call of :meth:`rows`, and not kept.
-
-    Parameters
-    ----------
-    whole_from : if so many are asked for at once, all queries are embedded and kept, as a retriever does it; None:
-        never. Only the number asked for decides, so a resumed run gets the same vectors.
-    """
-
-    def __init__(self, retriever: Retriever, *, searching: bool, whole_from: int | None = None) -> None:
-        self.retriever, self.searching, self.whole_from = retriever, searching, whole_from
-        self._last: dict[bytes, NDArray[Any]] = {}  # vectors of few queries, which one state is asked for twice
-
-    def rows(self, rows: NDArray[np.integer]) -> NDArray[Any]:
-        """Vectors [len(rows), dim] of these rows, in that order."""
-        if self.whole_from is None:
-            return self._encoded(rows)
-        with self.retriever.lock:
-            if len(rows) >= self.whole_from:
-                return self.retriever._embed("query", searching=self.searching).rows(rows)
-            key = rows.tobytes()
-            if key not in self._last:
-                self._last = dict([*self._last.items()][-1:]) | {key: self._encoded(rows)}
-            return self._last[key]
-
-    def _encoded(self, rows: NDArray[np.integer]) -> NDArray[Any]:
-        ours, encoder = self.retriever, self.retriever.encoder
-        store = token_store(encoder, ours.collection, ours.cache, "query", searching=self.searching)
-        parts = [store.read(rows[i : i + AT_ONCE]) for i in range(0, len(rows), AT_ONCE)]
-        tokens = sum(int(part.lengths.sum()) for part in parts)
-        timed = ours.timed("encode", side="query", tokens=tokens, cached=False)
-        with ours.lock, timed, encoder.inference(ours.encoding.precision):
-            vectors = [encoder.encode(part, "query").cpu().numpy() for part in parts]
-        return np.concatenate(vectors).astype(ours.encoding.dtype)
 
 
 # ---------------------------------------------------------------- with a store of runs
