@@ -16,7 +16,7 @@ import pytest
 
 from hardneg.errors import ArtifactError, InputError, ResourceError, SettingsError
 from hardneg.process.memory import limit_memory, own_memory
-from hardneg.search import bm25
+from hardneg.search import bm25, runs
 from hardneg.search.bm25 import K1, KIND, B, bm25_run, bm25_texts, open_bm25
 from hardneg.storage import disk
 from hardneg.storage.artifacts import Draft, verify
@@ -198,6 +198,15 @@ def test_an_index_needs_room_for_a_block_under_a_limit(tmp_path):
             open_bm25(random_collection(), tmp_path)
     finally:
         limit_memory()
+
+
+def test_the_hits_of_a_search_need_room_under_a_limit(tmp_path, monkeypatch):
+    """No list is longer than the passages that have a term of its query."""
+    c, asked = random_collection(), []
+    monkeypatch.setattr(runs, "require", lambda size, what: asked.append((size, what)))
+    run = bm25_run(c, np.arange(len(c.query_texts), dtype=np.int32), 50, tmp_path)
+    assert asked == [(size := asked[0][0], "a run")]
+    assert 8 * len(run.scores) <= size <= 8 * 50 * len(run)
 
 
 def test_order_and_cut(tmp_path):

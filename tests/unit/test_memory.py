@@ -116,6 +116,26 @@ def test_a_search_that_cannot_fit_is_refused():
         index.search(queries, 50)
 
 
+def test_the_hits_of_a_search_have_room_beside_its_buffers(monkeypatch):
+    """They are written tile by tile, so the process does not hold them yet when the first tile is made to fit."""
+    index, _ = index_and_queries()
+    each, hits = 9 * len(index) + exact.HELD * 100, 1 << 20
+    fixed = (8 * index.slice + 32 * index.pairs) * 16
+    monkeypatch.setattr(exact, "room", lambda kind: fixed + 100 * each + 8 * hits)
+    assert index.fitting_tile(700, 100, hits=hits) == 100
+    limit_memory("16M")
+    with pytest.raises(ResourceError, match="MEMORY_TOO_SMALL: a search needs"):
+        index.fitting_tile(1, 100, hits=1 << 32)
+
+
+def test_vectors_that_a_search_copies_into_memory_need_room(monkeypatch):
+    vectors = np.zeros((3000, 64), np.float16)
+    embeddings = SimpleNamespace(shards=[vectors], dim=64, rows=vectors.take, n=3000, max_norm=1.0)
+    limit_memory("1M")
+    with pytest.raises(ResourceError, match="a search of some passages needs 0 MiB"):
+        retrieve.StoredIndex(embeddings, rows=np.arange(9, dtype=np.int32))
+
+
 @pytest.fixture
 def on_cuda(monkeypatch):
     """Make an index that takes itself for one on CUDA, of which only the sizes are asked."""
@@ -260,7 +280,7 @@ vectors = np.random.default_rng(0).standard_normal((60000, 64), np.float32).asty
 index = ExactIndex(vectors, precision=precision)
 queries = torch.randn(3000, 64)
 index.search(queries[:2], 100)
-limit = own_memory() + (extra << 20) + 3000 * 100 * 8
+limit = own_memory() + (extra << 20)
 limit_memory(str(limit))
 def status(name):
     return int(re.search(name + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) << 10

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -21,7 +22,7 @@ from hardneg.negatives.facts import entries_of, stats
 from hardneg.negatives.imported_pool import import_pool
 from hardneg.negatives.mining import TELEPORTED, Corpus, QueryScores, mine_candidates, mine_pool, training_depth
 from hardneg.negatives.pool import DTYPES, SOURCES, load_pool, save_pool
-from hardneg.records import Positives, Run, blocks, owners
+from hardneg.records import Positives, Run, blocks, owners, spans
 from hardneg.search import exact
 from hardneg.search.bm25 import bm25_run
 from hardneg.search.embeddings import encode_store
@@ -190,6 +191,27 @@ def test_sources_share_the_new_part_by_beta(state, train):
         assert np.diff(pool.offsets).tolist() == [8] * len(train)
         counts = np.bincount(pool.sources, minlength=len(SOURCES))
         assert counts[SOURCES.index("lookahead")] == lookahead * len(train)
+
+
+@pytest.mark.parametrize("mode", ["weighted", "accumulate"])
+def test_mining_holds_no_more_candidates_than_can_be_drawn(state, train, mode, monkeypatch):
+    """The pool is that of a draw from all candidates, bit for bit; blocks of a few queries are drawn from."""
+    options = {"mode": mode, "sources": ["query", "lookahead", "random"], "size": 6, "alpha": 0.5, "beta": 0.4}
+    held, teleport, small = [], mining.teleport, partial(blocks, size=40)
+
+    def counted(query, lookahead, momentum, **rest):
+        held.append(max(spans(one.offsets).max() for one in (query, lookahead)))
+        return teleport(query, lookahead, momentum, **rest)
+
+    monkeypatch.setattr(mining, "teleport", counted)
+    monkeypatch.setattr(sources, "blocks", small)
+    found = [pool_of(state, train, **options)]
+    few = found[0].keep(np.arange(len(found[0].passage_rows)) % 3 > 0)  # some new parts shrink
+    found.append(pool_of(state, train, **options, episode=2, previous=few))
+    monkeypatch.setattr(mining, "drawn_ahead", lambda part, *, count, seed, keep: part)
+    whole = [pool_of(state, train, **options), pool_of(state, train, **options, episode=2, previous=few)]
+    assert all(equal(a, b) for a, b in zip(found, whole, strict=True))
+    assert held == [6, 6, DEPTH, DEPTH]
 
 
 def test_lookahead_left_out_leaves_its_share_to_the_query(state, train):

@@ -30,7 +30,7 @@ from hardneg.negatives.imported_pool import drop_untrainable, from_file
 from hardneg.negatives.mix import Mode, teleport, union
 from hardneg.negatives.pool import NegativePool
 from hardneg.negatives.scores import Guide
-from hardneg.negatives.sources import random_source, sample_source
+from hardneg.negatives.sources import Keep, draw_entries, random_source, sample_source
 from hardneg.records import Float32, Int32, Int64, Positives, Run, VectorsByRow, owners, spans
 from hardneg.search.bm25 import bm25_run
 
@@ -153,8 +153,8 @@ def mine_pool(
         mixed = union([mine(source, count=count) for source in sources])
         return drop_untrainable(mixed) if by_answers else mixed
     mixed = teleport(
-        mine("query"),
-        mine("lookahead") if "lookahead" in sources else None,
+        mine("query", ahead=size),
+        mine("lookahead", ahead=size) if "lookahead" in sources else None,
         None if previous is None else momentum_of(previous, positives, filters, guide, contains),
         alpha=alpha,
         beta=beta if "lookahead" in sources else 0.0,
@@ -217,6 +217,7 @@ def mine_candidates(
     anchors: Literal["first", "all"] = "first",
     contains: Contains | None = None,
     given: Run | NegativePool | None = None,
+    ahead: int | None = None,
 ) -> NegativePool:
     """The candidates of a source for the queries of ``positives``: all within ``depth``, or ``count`` drawn ones.
 
@@ -229,6 +230,8 @@ def mine_candidates(
     contains : drops candidates that contain an answer.
     given : for the source ``file``: a run, whose hits are mined like those of a search, or a pool, whose entries
         have no ``depth``; bounds apply to the ranks and scores that it stores.
+    ahead : the most entries of a query that a later draw with this ``seed`` takes of all candidates. So many
+        are drawn now, some queries at a time, since memory could not hold the candidates of many queries.
     """
     collection = corpus.collection
     keep = None if guide is None else partial(guide.filtered, filters=filters)
@@ -270,9 +273,18 @@ def mine_candidates(
         compared=None if known is None or source == "query" else known,
         anchors=list_anchors,
         contains=contains,
-        keep=keep,
+        keep=keep if ahead is None else partial(drawn_ahead, count=ahead, seed=seed, keep=keep),
         copies=collection.copies,
     )
+
+
+def drawn_ahead(part: NegativePool, *, count: int, seed: int, keep: Keep | None) -> NegativePool:
+    """Draw ``count`` entries of every query from those that ``keep`` leaves.
+
+    A later draw of as many or fewer, with this seed, takes the same entries as from all of them: an entry's random
+    number stays what it is, and the smallest are drawn.
+    """
+    return draw_entries(part if keep is None else keep(part), count, seed=seed)
 
 
 def drawn_at_random(

@@ -24,7 +24,7 @@ from hardneg.process.progress import counted, wait_for_another
 from hardneg.process.threads import usable_threads
 from hardneg.records import Float32, Int32, Int64, Run, offsets_of, spans
 from hardneg.search.analysers import facts_of, tokenizer_of
-from hardneg.search.runs import check_request, limited_run, part_of
+from hardneg.search.runs import check_request, limited_run, part_of, run_of_lists
 from hardneg.storage.artifacts import (
     Draft,
     digest_json,
@@ -193,11 +193,10 @@ def search(index: Bm25Index, texts: Sequence[str], query_rows: Int32, k: int) ->
     """The run of query ``texts`` [Q]; see :func:`bm25_texts`."""
     index = replace(index, rows=np.asarray(index.rows), scores=np.asarray(index.scores))  # slices cost less
     way = _compiled if _is_worth_compiling(len(texts), index.n) else _interpreted
-    best = way(index, _query_terms(index, texts), k)
-    parts = [*counted(best, "searching by BM25", "queries", len(texts))]
-    lengths = np.array([len(hits) for hits, _ in parts])
-    hits, values = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Run(np.asarray(query_rows, np.int32), offsets_of(lengths), hits, values, "passage", index.collection)
+    asked = _query_terms(index, texts)
+    lists = counted(way(index, asked, k), "searching by BM25", "queries", len(texts))
+    matching = spans(offsets_of(spans(index.offsets)[asked[1]])[asked[2]])  # a passage counts once for each term
+    return run_of_lists(lists, query_rows, np.minimum(matching, k), index.collection)
 
 
 # ---------------------------------------------------------------- building

@@ -23,7 +23,7 @@ from hardneg.process.progress import Tick, silent
 from hardneg.search.codes import Codes, Coding
 from hardneg.search.pairs import Pairs
 from hardneg.search.proposals import FLOAT32, SAFE, SLACK, Precision, Product, choose, loss, most_lost
-from hardneg.search.runs import check_request
+from hardneg.search.runs import HIT, check_request
 from hardneg.search.topk_selection import Candidates, TooManyCandidates
 from hardneg.search.vectors import Vectors, as_tensor, check_norms, vector_norms
 
@@ -109,23 +109,24 @@ class ExactIndex:
         """
         k = check_request(len(queries), len(self), k)
         stored = self.stored(queries)
-        scores = torch.empty(len(stored), k, device=self.device)
-        rows = torch.empty(len(stored), k, dtype=torch.int32, device=self.device)
         product = self._product(stored, k)
         max_loss = self._loss_bound(len(stored)) if product.is_rounding else 0.0
         codes = self._codes(product, len(stored), k)
         held = codes.capacity(k) if codes else product.capacity(k, len(self))
-        tile = self.given_tile or self.fitting_tile(min(self.tile, len(stored)), held)
+        tile = self.given_tile or self.fitting_tile(min(self.tile, len(stored)), held, hits=len(stored) * k)
+        scores = torch.empty(len(stored), k, device=self.device)
+        rows = torch.empty(len(stored), k, dtype=torch.int32, device=self.device)
         for start in range(0, len(stored), tile):
             place = slice(start, start + tile)
             scores[place], rows[place] = self._search_tile(stored[place], k, product, max_loss, codes)
             progress(min(start + tile, len(stored)), len(stored))
         return scores, rows
 
-    def fitting_tile(self, tile: int, held: int, scored: int | None = None) -> int:
+    def fitting_tile(self, tile: int, held: int, scored: int | None = None, *, hits: int = 0) -> int:
         """The number of queries, at most ``tile``, whose buffers fit into memory with ``held`` candidates each.
 
-        At most ``scored`` pairs of a query are scored; None: the candidates. Without a limit, large buffers on the
+        Under a limit, the ``hits`` of all queries have room beside them. At most ``scored`` pairs of a query are
+        scored; None: the candidates. Without a limit, large buffers on the
         CPU take what is to spare, but have room for a few queries. Under a limit, CUDA's parts, in which passages
         are converted and pairs scored, become smaller where they would take more than half of it.
         """
@@ -141,9 +142,10 @@ class ExactIndex:
 
         if left is None:
             return min(tile, max(FEW, (spare() - fixed(tile)) // each))
+        left -= HIT * hits
         while self.pairs > PAIRS["cpu"] and fixed(tile) > left // 2:
             self.slice, self.pairs = max(self.slice // 2, SLICE["cpu"]), self.pairs // 2
-        require(fixed(1) + each, "a search", kind)
+        require(HIT * hits + fixed(1) + each, "a search", kind)
         few = (left - fixed(0)) // (each + 32 * scored * dim)  # whose pairs are fewer than fit into one part
         return min(tile, max((left - fixed(tile)) // each, few, 1))
 

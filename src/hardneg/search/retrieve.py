@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hardneg.process.memory import room
+from hardneg.process.memory import require, room
 from hardneg.process.progress import Tick, silent
 from hardneg.records import Float32, Int32, Int64, Run, Unit, offsets_of, owners, spans
 from hardneg.search.embeddings import Embeddings
@@ -131,6 +131,8 @@ class StoredIndex(OverEmbeddings):
         rows: Int32 | None = None,
     ) -> None:
         super().__init__(embeddings, rows)
+        if rows is not None:  # their vectors are copied into memory
+            require(len(rows) * embeddings.dim * embeddings.shards[0].itemsize, "a search of some passages")
         chosen = embeddings.shards if rows is None else [embeddings.rows(rows)]
         shards = on_device(chosen, device) if resident else chosen
         self.exact = ExactIndex(shards, tile=tile, chunk=chunk, device=device, max_norm=embeddings.max_norm)

@@ -5,20 +5,23 @@ TREC files are for people and other tools.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.errors import ArtifactError, InputError, SettingsError
-from hardneg.records import Int32, Run
+from hardneg.process.memory import require
+from hardneg.records import Float32, Int32, Run, offsets_of
 from hardneg.storage.artifacts import digest_json, is_published, load_array, open_artifact, publish, read_manifest
 
 KIND = "run"
+HIT = 8  # bytes of a hit in memory: its row and its score
 
 
 @runtime_checkable
@@ -37,6 +40,31 @@ class OpenRetriever(Protocol):
     def search_texts(self, texts: Sequence[str], k: int) -> Run:
         """The run of texts; its query rows count from 0."""
         ...
+
+
+def run_of_lists(
+    lists: Iterable[tuple[Int32, Float32]], query_rows: Int32, most: NDArray[np.integer], collection: str
+) -> Run:
+    """The run of lists of rows and scores, which are taken one by one, so that memory holds each hit once.
+
+    Parameters
+    ----------
+    most : [Q] how many hits the list of each query may have.
+
+    Raises
+    ------
+    ResourceError : so many hits are more than there is room for.
+    """
+    require(HIT * int(most.sum()), "a run")
+    rows, scores = np.empty(most.sum(), np.int32), np.empty(most.sum(), np.float32)
+    lengths, end = np.zeros(len(most), np.int64), 0
+    for i, (hits, values) in enumerate(lists):
+        lengths[i] = len(hits)
+        begin, end = end, end + len(hits)
+        rows[begin:end], scores[begin:end] = hits, values
+    return Run(
+        np.asarray(query_rows, np.int32), offsets_of(lengths), rows[:end], scores[:end], "passage", collection
+    )
 
 
 def check_request(queries: int, passages: int, k: int) -> int:
