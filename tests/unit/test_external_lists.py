@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import json
+import tracemalloc
 from collections import Counter
 from dataclasses import replace
 from unittest.mock import Mock
@@ -17,13 +18,14 @@ from hardneg.data.record_source import GivenRecord
 from hardneg.data.text import hash_strings
 from hardneg.errors import InputError, SettingsError
 from hardneg.keyed_random import hash64, key
+from hardneg.negatives import external_lists
 from hardneg.negatives.external_lists import (
     RowLists,
+    TextFinder,
     batch,
     find,
     pool_of_lists,
-    rows_of_passages,
-    rows_of_queries,
+    pool_of_texts,
     sequence_hashes,
     with_first,
 )
@@ -386,8 +388,8 @@ def test_texts_in_another_form_are_found(tmp_path, older):
         c = replace(c, text_keys=hash_strings(texts))
     names = ["cafe\u0301", "th\u00e9"] if not older else texts[:2]
     given = [GivenRecord("train", "other", "que\u0301", ("one",), tuple(names))]
-    assert rows_of_queries(given, c).tolist() == [0]
-    assert rows_of_passages(given, [names], c, needed=True).tolist() == [0, 1]
+    assert TextFinder(c).queries_of(given).tolist() == [0]
+    assert TextFinder(c).passages_of(names).tolist() == [0, 1]
 
 
 def test_a_text_is_the_passage_that_is_written_so(tmp_path):
@@ -395,8 +397,7 @@ def test_a_text_is_the_passage_that_is_written_so(tmp_path):
     passages = {"0": "one  two", "1": "one two", "2": "one two ", "3": "three"}
     c = Collection.from_lists(passages, {"q": "q"}, {"train": {"q": ["3"]}}, to=tmp_path / "c")
     names = ["one two", "one two ", "one  two", "one   two", "three"]
-    given = [GivenRecord("train", "q", "q", ("three",), tuple(names))]
-    assert rows_of_passages(given, [names], c, needed=True).tolist() == [1, 2, 0, 0, 3]
+    assert TextFinder(c).passages_of(names).tolist() == [1, 2, 0, 0, 3]
 
 
 @pytest.mark.parametrize("first", [[], None])
@@ -415,8 +416,7 @@ def test_a_blank_text_is_a_passage_without_a_text(tmp_path):
     judged = {"train": {"q": ["2"]}}
     c = Collection.from_lists(passages, {"q": "q"}, judged, to=tmp_path / "c", allow_empty=True)
     for names, rows in ((["\u00a0", "T", " "], [3, 0, 1]), (["T"], [0]), (["  "], [0])):
-        given = [GivenRecord("train", "q", "q", ("one",), tuple(names))]
-        assert rows_of_passages(given, [names], c, needed=True).tolist() == rows
+        assert TextFinder(c).passages_of(names).tolist() == rows
 
 
 def test_negatives_that_every_positive_of_a_query_repeats_count_once(tmp_path):
@@ -513,3 +513,42 @@ def test_negatives_of_another_collection_are_refused(world, tmp_path):
         with pytest.raises(InputError, match=code):
             hn.mine(collection, None, tmp_path / "pool", sources=["file"], file=file, cache=tmp_path)
     assert run(["import", str(file), "--to", str(tmp_path / "c"), "--negatives", str(tmp_path / "pool")]) == 3
+
+
+@pytest.fixture
+def given_texts(tmp_path):
+    """A collection of 40 queries and 80 passages, and a function that makes records of their texts, one by one."""
+    texts = {f"p{i:02}": f"passage {i} " + "word " * 200 for i in range(80)}
+    judged = {"train": {f"q{i:02}": [f"p{i:02}"] for i in range(40)}}
+    c = Collection.from_lists(texts, {f"q{i:02}": f"query {i}" for i in range(40)}, judged, to=tmp_path / "c")
+
+    def records(n, *, scored=True, strange=()):
+        for i in range(n):
+            negatives = [f"passage {40 + (i + j) % 40} " + "word " * 200 for j in range(5)]
+            negatives += ["elsewhere"] * (i in strange)
+            scores = {"positive_scores": [i], "negative_scores": [0.5] * 5} if scored else {}
+            positives = [f"passage {i % 40} " + "word " * 200]
+            yield GivenRecord("train", "", f"query {i % 40}", positives, negatives, **scores, path=c.path, line=i)
+
+    positives = Positives(np.arange(40), np.arange(41), np.arange(40, dtype=np.int32))
+    return lambda *n, **how: pool_of_texts(records(*n, **how), c, positives, c.digest, "teacher")
+
+
+def test_negatives_as_texts_are_read_block_by_block(given_texts, monkeypatch):
+    whole = given_texts(60), given_texts(60, scored=False)
+    monkeypatch.setattr(external_lists, "BLOCK", 7)
+    assert given_texts(60) == whole[0]
+    assert given_texts(60, scored=False) == whole[1]
+    assert whole[0].positive_scores.tolist() == [*range(40)]
+    with pytest.raises(InputError, match=r":9: UNKNOWN_ID: 2 of 302 negatives are texts that the collection"):
+        given_texts(60, strange=(9, 50))
+
+
+def test_memory_does_not_grow_with_the_texts_of_negatives(given_texts, monkeypatch):
+    monkeypatch.setattr(external_lists, "BLOCK", 50)
+    given_texts(60)
+    tracemalloc.start()
+    given_texts(2000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2000 * 5 * 1000 / 4  # the negatives have 1000 letters each

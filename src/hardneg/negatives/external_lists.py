@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +21,16 @@ from hardneg.data.text import NO_TEXT, hash_strings, hash_texts
 from hardneg.errors import InputError
 from hardneg.keyed_random import UInt64, hash64, key
 from hardneg.negatives.pool import SOURCES, NegativePool, repeats
+from hardneg.process.progress import counted
 from hardneg.records import Float32, Int32, Int64, Positives, TokenBatch, offsets_of, owners, spans, take_spans
 
 log = logging.getLogger(__name__)
 
 BLOCK = 4096  # records whose ids are looked up together
 NAMED = 10  # number of unknown ids that a message lists
+
+
+Place = tuple[Path | None, int | None]  # the file and the line of a record
 
 
 class RowLists(NamedTuple):
@@ -159,20 +164,66 @@ def pool_of_texts(
     ------
     InputError : none of the queries is in the collection, or a negative is not in it.
     """
-    given = list(records)
-    is_scored = bool(given) and all(len(one.negative_scores) for one in given)
-    query_rows = rows_of_queries(given, collection)
-    rows = rows_of_passages(given, [one.negatives for one in given], collection, needed=True)
-    lengths = offsets_of(np.array([len(one.negatives) for one in given], np.int64))
-    if not is_scored:
-        return without_repeats(pool_of_lists(RowLists(query_rows, lengths, rows), positives, digest))
-    of_positives = rows_of_passages(given, [one.positives for one in given], collection, needed=False)
-    owner = np.repeat(query_rows, [len(one.positives) for one in given])
+    finder, scored, parts = TextFinder(collection), True, []
+    records = counted(records, "reading negatives", "rows")
+    while block := list(islice(records, BLOCK)):
+        scored = scored and all(len(one.negative_scores) for one in block)
+        parts.append(_as_rows(block, finder, scored=scored))
+    _check_found(parts)
+    parts = parts or [_as_rows([], finder, scored=False)]
+    query_rows, lengths, rows, scores, owner, of_positives, positive_scores = (
+        np.concatenate(column) for column in zip(*(part.arrays for part in parts), strict=True)
+    )
+    lists = RowLists(query_rows, offsets_of(lengths), rows)
+    if not scored or not len(query_rows):
+        return without_repeats(pool_of_lists(lists, positives, digest))
     found = (of_positives >= 0) & (owner >= 0)
-    scores = np.array([score for one in given for score in one.positive_scores], np.float32)
-    taught = Taught(teacher, owner[found], of_positives[found], scores[found], collection.text_keys)
-    flat = np.array([score for one in given for score in one.negative_scores], np.float32)
-    return without_repeats(pool_of_lists(RowLists(query_rows, lengths, rows, flat), positives, digest, taught))
+    taught = Taught(teacher, owner[found], of_positives[found], positive_scores[found], collection.text_keys)
+    return without_repeats(pool_of_lists(lists._replace(scores=scores), positives, digest, taught))
+
+
+class _Part(NamedTuple):
+    """The negatives of some records as rows, which take far less memory than the texts."""
+
+    arrays: Sequence[NDArray[Any]]  # query rows, lengths, rows, scores; owners, rows and scores of positives
+    begin: Place
+    missing: int  # negatives that have no passage
+    first: Place  # of the first of these
+
+
+def _as_rows(given: Sequence[GivenRecord], finder: TextFinder, *, scored: bool) -> _Part:
+    """The rows of records' texts; positives and scores are left out unless they are ``scored``."""
+    query_rows = finder.queries_of(given)
+    lengths = np.array([len(one.negatives) for one in given], np.int64)
+    rows = finder.passages_of([text for one in given for text in one.negatives])
+    missing = np.flatnonzero(rows < 0)
+    lacking = int(owners(offsets_of(lengths))[missing[0]]) if len(missing) else 0
+    taught = given if scored else ()
+    arrays = (
+        query_rows,
+        lengths,
+        rows,
+        np.array([score for one in taught for score in one.negative_scores], np.float32),
+        np.repeat(query_rows[: len(taught)], np.array([len(one.positives) for one in taught], np.int64)),
+        finder.passages_of([text for one in taught for text in one.positives]),
+        np.array([score for one in taught for score in one.positive_scores], np.float32),
+    )
+    places = [(given[i].path, given[i].line) if given else (None, None) for i in (0, lacking)]
+    return _Part(arrays, places[0], len(missing), places[1])
+
+
+def _check_found(parts: Sequence[_Part]) -> None:
+    """Refuse records of which no query is in the collection, or some negative is not."""
+    if parts and all((part.arrays[0] < 0).all() for part in parts):
+        what, fix = "none of the queries is in the collection", "give the collection they belong to"
+        path, line = parts[0].begin
+        raise InputError("UNKNOWN_ID", what, fix, path=path, line=line)
+    if lacking := [part for part in parts if part.missing]:
+        missing, asked = sum(part.missing for part in lacking), sum(len(part.arrays[2]) for part in parts)
+        what = f"{missing:,} of {asked:,} negatives are texts that the collection does not have"
+        fix = "give the collection they belong to, or import them with it"
+        path, line = lacking[0].first
+        raise InputError("UNKNOWN_ID", what, fix, path=path, line=line)
 
 
 def without_repeats(pool: NegativePool) -> NegativePool:
@@ -180,63 +231,83 @@ def without_repeats(pool: NegativePool) -> NegativePool:
     return pool.keep(~repeats(pool))
 
 
-def rows_of_queries(given: Sequence[GivenRecord], collection: Collection) -> Int32:
-    """The row of each record's query, found by its id or else by its text; -1 for a query that is not found."""
-    rows = collection.query_ids.rows([one.query_id for one in given])
-    if (rows < 0).any():
-        texts = hash_texts(list(collection.query_texts))
-        by_text = find(texts, np.arange(len(texts), dtype=np.int32), hash_texts([one.query for one in given]))
-        rows = np.where(rows < 0, by_text, rows).astype(np.int32)
-    if len(rows) and (rows < 0).all():
-        what, fix = "none of the queries is in the collection", "give the collection they belong to"
-        raise InputError("UNKNOWN_ID", what, fix, path=given[0].path, line=given[0].line)
-    return rows
+class KeyTable(NamedTuple):
+    """The keys of texts in ascending order, with the row of each; of equal keys, the first row stands first."""
+
+    keys: UInt64  # [T]
+    rows: Int32  # [T]
+
+    @classmethod
+    def of(cls, keys: UInt64, rows: Int32 | None = None) -> KeyTable:
+        """The table of keys [T] and their rows [T]; None: they count from 0."""
+        order = np.argsort(keys, kind="stable")
+        return cls(keys[order], order.astype(np.int32) if rows is None else rows[order])
+
+    def find(self, wanted: UInt64) -> Int32:
+        """The first row that has each of the ``wanted`` keys [n]; -1 if there is none."""
+        if not len(self.keys):
+            return np.full(len(wanted), -1, np.int32)
+        place = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
+        return np.where(self.keys[place] == wanted, self.rows[place], np.int32(-1)).astype(np.int32)
 
 
-def rows_of_passages(
-    given: Sequence[GivenRecord], texts: Sequence[Sequence[str]], collection: Collection, *, needed: bool
-) -> Int32:
-    """The row of the first passage of each text; -1 for a text without a passage.
+class TextFinder:
+    """Finds the rows of a collection's queries and passages by their texts; keys are sorted once for all."""
 
-    A passage has a text if it is the passage's own text, or its title, a blank and its own text.
+    def __init__(self, collection: Collection) -> None:
+        self.collection = collection
 
-    Raises
-    ------
-    InputError : the texts are ``needed``, and there is no passage for one of them.
-    """
-    flat = [text for some in texts for text in some]
-    wanted, places = hash_texts(flat), np.arange(len(collection.text_keys), dtype=np.int32)
-    keys = hashes_of_texts(collection) if (wanted == NO_TEXT).any() else collection.text_keys
-    rows = as_written(flat, find(keys, places, wanted), collection, keys)
-    if (rows < 0).any():  # the keys of a collection of an older version are hashes of the texts as they are
-        rows = np.where(rows < 0, find(keys, places, hash_strings(flat)), rows).astype(np.int32)
-    if (rows < 0).any():
-        whole, of = hashes_with_titles(collection)
-        if len(whole):
-            rows = np.where(rows < 0, find(whole, of, wanted), rows).astype(np.int32)
-    missing = np.flatnonzero(rows < 0)
-    if needed and len(missing):
-        record = given[int(np.searchsorted(np.cumsum([len(some) for some in texts]), missing[0], side="right"))]
-        what = f"{len(missing):,} of {len(rows):,} negatives are texts that the collection does not have"
-        fix = "give the collection they belong to, or import them with it"
-        raise InputError("UNKNOWN_ID", what, fix, path=record.path, line=record.line)
-    return rows
+    @cached_property
+    def _queries(self) -> KeyTable:
+        return KeyTable.of(hash_texts(list(self.collection.query_texts)))
 
+    @cached_property
+    def _passages(self) -> KeyTable:
+        return KeyTable.of(self.collection.text_keys)
 
-def as_written(texts: Sequence[str], rows: Int32, collection: Collection, keys: UInt64) -> Int32:
-    """The rows [n] of passages with the texts [n], where several passages count as having a text.
+    @cached_property
+    def _blank(self) -> KeyTable:
+        return KeyTable.of(hashes_of_texts(self.collection))
 
-    ``rows`` are those of the first ones, -1 where there is none. A passage with just this text is preferred.
-    ``keys`` [passages] are equal for passages that count as having one text.
-    """
-    order = np.argsort(keys, kind="stable")
-    in_order, wanted = keys[order], keys[rows]
-    begin, end = (np.searchsorted(in_order, wanted, side) for side in ("left", "right"))
-    found = rows.copy()
-    for i in np.flatnonzero((rows >= 0) & (end - begin > 1)).tolist():
-        exact = [row for row in order[begin[i] : end[i]].tolist() if collection.texts[row] == texts[i]]
-        found[i] = exact[0] if exact else rows[i]
-    return found
+    @cached_property
+    def _titled(self) -> KeyTable:
+        return KeyTable.of(*hashes_with_titles(self.collection))
+
+    def queries_of(self, given: Sequence[GivenRecord]) -> Int32:
+        """The row of each record's query, found by its id or else by its text; -1 if it is not found."""
+        rows = self.collection.query_ids.rows([one.query_id for one in given])
+        if (rows < 0).any():
+            by_text = self._queries.find(hash_texts([one.query for one in given]))
+            rows = np.where(rows < 0, by_text, rows).astype(np.int32)
+        return rows
+
+    def passages_of(self, texts: Sequence[str]) -> Int32:
+        """The row of the first passage of each text; -1 for a text without a passage.
+
+        A passage has a text if it is the passage's own text, or its title, a blank and its own text. Among
+        passages that count as having one text, the one that is written just so is preferred.
+        """
+        if not len(texts):
+            return np.zeros(0, np.int32)
+        wanted = hash_texts(texts)
+        rows, blank = np.empty(len(texts), np.int32), wanted == NO_TEXT
+        for at, name in ((np.flatnonzero(~blank), "_passages"), (np.flatnonzero(blank), "_blank")):
+            if len(at):
+                rows[at] = self._in_table(getattr(self, name), [texts[i] for i in at.tolist()], wanted[at])
+        if (rows < 0).any() and len(self._titled.keys):
+            rows = np.where(rows < 0, self._titled.find(wanted), rows).astype(np.int32)
+        return rows
+
+    def _in_table(self, table: KeyTable, texts: Sequence[str], wanted: UInt64) -> Int32:
+        """The rows [n] of texts whose keys are ``wanted`` [n], or their hashes; -1 for what is not there."""
+        begin, end = (np.searchsorted(table.keys, wanted, side) for side in ("left", "right"))
+        rows = table.find(wanted)
+        for i in np.flatnonzero(end - begin > 1).tolist():
+            same = table.rows[begin[i] : end[i]].tolist()
+            rows[i] = next((row for row in same if self.collection.texts[row] == texts[i]), rows[i])
+        if (rows < 0).any():  # the keys of a collection of an older version are hashes of the texts as they are
+            rows = np.where(rows < 0, table.find(hash_strings(texts)), rows).astype(np.int32)
+        return rows
 
 
 def hashes_with_titles(collection: Collection) -> tuple[UInt64, Int32]:
@@ -313,12 +384,7 @@ def batch(lists: Sequence[Sequence[int]]) -> TokenBatch:
 
 def find(table: UInt64, rows: Int32, wanted: UInt64) -> Int32:
     """For each of ``wanted`` [n], the value of ``rows`` [T] where ``table`` [T] first equals it; -1 if nowhere."""
-    if not len(table):
-        return np.full(len(wanted), -1, np.int32)
-    order = np.argsort(table, kind="stable")
-    place = np.minimum(np.searchsorted(table, wanted, sorter=order), len(table) - 1)
-    found = order[place]
-    return np.where(table[found] == wanted, rows[found], np.int32(-1)).astype(np.int32)
+    return KeyTable.of(table, rows).find(wanted)
 
 
 def rows_of_tokens(hashed: HashedLists, queries: IdSpace, by_tokens: Int32, found: Int32) -> RowLists:
