@@ -515,3 +515,23 @@ def test_judgements_in_place_of_a_run_are_told_by_their_header(tmp_path):
     for text in ("nan", "-NaN", "1_0"):  # no header has such a name
         with pytest.raises(InputError, match=rf"run:1: BAD_SCORE: the score '{text}' is no number; correct it$"):
             read_run(file(tmp_path, f"10 Q0 d9 1 {text} x\n", "run"), QUERIES, PASSAGES)
+
+
+def test_reading_and_writing_a_run_tell_how_far_they_are(tmp_path, monkeypatch):
+    told = []
+
+    @contextlib.contextmanager
+    def track(title, unit):
+        yield lambda done, total: told.append((title, unit, done, total))
+
+    monkeypatch.setattr(trec, "track", track)
+    monkeypatch.setattr(trec, "_BLOCK", 2)
+    write_run(tmp_path / "run.trec", example(), QUERIES, PASSAGES)
+    assert told == [("writing", "queries", 1, 2), ("writing", "queries", 2, 2)]
+    told.clear()
+    monkeypatch.setattr(line_reader, "CHUNK", 30)
+    monkeypatch.setattr(pair_table, "CHUNK", 30)
+    read_run(tmp_path / "run.trec", QUERIES, PASSAGES)
+    assert len(told) > 1
+    assert told[-1] == ("reading", "lines", 5, 0)
+    assert sorted(set(told)) == told

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from hardneg.data.formats.lines import BOM, CHUNK, read_chunks, read_lines
 from hardneg.data.ids import IdSpace, other_forms, written_otherwise
 from hardneg.errors import InputError
+from hardneg.process.progress import Tick, silent
 from hardneg.records import Int32, Int64, Number, offsets_of, take_spans
 
 Float64 = NDArray[np.float64]
@@ -117,8 +118,11 @@ class Table:
         return rows
 
 
-def read_table(path: Path, layout: TableForm, parse: Parse) -> Table:
-    """Read a pair table; ``parse`` turns the texts of values into numbers and names the line of a fault."""
+def read_table(path: Path, layout: TableForm, parse: Parse, progress: Tick = silent) -> Table:
+    """Read a pair table; ``parse`` turns the texts of values into numbers and names the line of a fault.
+
+    ``progress`` is called with the lines read; how many there are is not known.
+    """
     queries, passages = _numbering(), _numbering()
     codes: tuple[list[Int32], list[Int32]] = ([], [])
     values: list[Values] = []
@@ -129,6 +133,7 @@ def read_table(path: Path, layout: TableForm, parse: Parse) -> Table:
         codes[0].append(_codes(queries, query))
         codes[1].append(_codes(passages, passage))
         lines.append(_compact(numbers))
+        progress(numbers[-1], 0)
     if not lines:
         raise InputError("EMPTY_FILE", "there are no records", "check the file", path=path)
     query_ids, passage_ids = ([id_.decode() for id_ in some] for some in (queries, passages))

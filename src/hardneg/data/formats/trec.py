@@ -22,6 +22,7 @@ from hardneg.data.formats.lines import CR_ALONE, LF_OR_CRLF, grade_of, publish_p
 from hardneg.data.formats.pair_table import Column, Float64, Lines, Table, TableForm, parts, read_table
 from hardneg.data.ids import IdSpace, Vocabulary, byte_ranks, extend, other_forms, written_otherwise
 from hardneg.errors import ArtifactError, InputError, NumericError
+from hardneg.process.progress import Tick, track
 from hardneg.records import Float32, Int32, Int64, Qrels, Run, changes, offsets_of, owners, spans
 from hardneg.storage.artifacts import (
     Manifest,
@@ -168,7 +169,8 @@ def _read_run_table(path: Path) -> Table:
     _, first = next(read_lines(path), (1, ""))
     _refuse_cr_alone(path, first)
     marco = len(first.encode().split()) == _MARCO_RUN.width
-    table = read_table(path, *((_MARCO_RUN, _minus_ranks) if marco else (_TREC_RUN, _scores32)))
+    with track("reading", "lines") as tick:
+        table = read_table(path, *((_MARCO_RUN, _minus_ranks) if marco else (_TREC_RUN, _scores32)), tick)
     later, earlier = table.repeats()
     if len(later):
         raise table.fault("DUPLICATE_HIT", "this hit is already", later[0], earlier[0])
@@ -284,16 +286,20 @@ def write_run(path: Path, run: Run, queries: IdSpace, passages: IdSpace, *, tag:
             Manifest("run", inputs={"collection": run.collection}, facts=facts, files=files).as_json()
         )
 
-    with publish_packed(path, sidecar=sidecar_of(path), described=described) as stream:
-        stream.writelines(_format(run, queries, passages, tag))
+    with (
+        publish_packed(path, sidecar=sidecar_of(path), described=described) as stream,
+        track("writing", "queries") as tick,
+    ):
+        stream.writelines(_format(run, queries, passages, tag, tick))
 
 
-def _format(run: Run, queries: IdSpace, passages: IdSpace, tag: str) -> Iterator[bytes]:
+def _format(run: Run, queries: IdSpace, passages: IdSpace, tag: str, tick: Tick) -> Iterator[bytes]:
     """The lines of a run as bytes, a block of queries at a time."""
     cuts = np.flatnonzero(np.diff(run.offsets[1:] // _BLOCK, prepend=0))
     for block in np.split(np.arange(len(run)), cuts):
         if len(block):
             yield "".join(_format_block(run, block, queries, passages, tag)).encode()
+            tick(int(block[-1]) + 1, len(run))
 
 
 def _format_block(run: Run, block: Int64, queries: IdSpace, passages: IdSpace, tag: str) -> list[str]:
