@@ -182,7 +182,8 @@ def settings_page() -> str:
         " would be used, and where those come from that are not the default.",
         "",
         "A setting marked † does not change results, so it may change when an experiment is resumed. All others"
-        " decide the result. For settings of the model, `none` keeps what the model brings. *From* names papers.",
+        " decide the result. For settings of the model, `none` keeps what the model brings; only"
+        " `head=none` means no head. *From* names papers.",
         "",
         f"## {SHARED.capitalize()}",
         "",

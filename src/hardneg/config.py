@@ -365,7 +365,7 @@ def not_text(name: str, value: Any) -> HardnegError:
 def unset_by(settings: type[Settings], values: Mapping[str, Any]) -> list[str]:
     """The settings that the word ``none`` leaves unset, because TOML has no null value.
 
-    A setting that may be any text, or that has ``none`` among its choices, keeps the word.
+    A setting that has ``none`` among its choices keeps the word.
     """
     fields = settings.model_fields
     words = [
@@ -375,10 +375,10 @@ def unset_by(settings: type[Settings], values: Mapping[str, Any]) -> list[str]:
 
 
 def may_be_unset(annotation: Any) -> bool:
-    """Whether a setting may be None, but may be neither any text nor the word ``none``."""
+    """Whether a setting may be None, and has no choice ``none``; no text, not even a prompt, is the word."""
     kinds = get_args(annotation)
     choices = [word for kind in kinds for word in get_args(kind)]
-    return type(None) in kinds and str not in kinds and "none" not in choices
+    return type(None) in kinds and "none" not in choices
 
 
 def as_text(value: Any) -> str:

@@ -336,14 +336,14 @@ class Unset(Settings):
 
 
 def test_none_takes_back_what_a_preset_set():
-    built = build(Unset, {"most": 7, "sizes": [1]}, read_overrides(["most=none", "sizes=none"]))
-    assert built.most is None
-    assert built.sizes is None
+    before = {"most": 7, "sizes": [1], "prompt": "query: "}
+    built = build(Unset, before, read_overrides([f"{name}=none" for name in before]))
+    assert (built.most, built.sizes, built.prompt) == (None, None, None)
+    assert build(Unset, before, read_overrides(["prompt="])).prompt == ""
 
 
 def test_none_stays_a_word_where_it_is_one():
-    built = build(Unset, read_overrides(["head=none", "prompt=none"]))
-    assert (built.head, built.prompt) == ("none", "none")
+    assert build(Unset, read_overrides(["head=none"])).head == "none"
 
 
 def test_none_is_refused_where_a_value_is_needed():

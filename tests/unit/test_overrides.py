@@ -27,8 +27,8 @@ CHANGES = {
     "max_characters": (99, "max_characters: the model's 0 -> 99"),
     "dim": (32, "dim: the model's none -> 32"),
     "towers": ("untied", "towers: the model's tied -> untied"),
-    "query_prompt": ("query: ", "query_prompt: the model's '' -> query: "),
-    "passage_prompt": ("text: ", "passage_prompt: the model's '' -> text: "),
+    "query_prompt": ("query: ", "query_prompt: the model's '' -> 'query: '"),
+    "passage_prompt": ("text: ", "passage_prompt: the model's '' -> 'text: '"),
     "reinit_layers": (1, "reinit_layers: the top 1 of the model's layers begin anew"),
 }
 

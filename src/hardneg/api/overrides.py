@@ -10,8 +10,10 @@ from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.loading import PretrainedModel
 from hardneg.recipes.settings import TrainingSettings
 from hardneg.recipes.starting_model import settings_of
+from hardneg.shown import as_set
 
-FAMILY = ("query_prompt", "passage_prompt", "query_length", "passage_length")  # what `prompts` decides of a model
+PROMPTS = ("query_prompt", "passage_prompt")
+FAMILY = (*PROMPTS, "query_length", "passage_length")  # what `prompts` decides of a model
 
 
 def overridden(settings: TrainingSettings, model: PretrainedModel, start: BiEncoder) -> list[str]:
@@ -29,7 +31,8 @@ def overridden(settings: TrainingSettings, model: PretrainedModel, start: BiEnco
     changes = [(name, getattr(own, name), getattr(start.settings, name)) for name in names]
     changes.append(("towers", "tied" if model.tied else "untied", "tied" if start.tied else "untied"))
     lines = [
-        f"{name}: the model's {shown(old)} -> {shown(new)}{note(name, new, start)} ({origin(settings, name)})"
+        f"{name}: the model's {shown(name, old)} -> {shown(name, new)}{note(name, new, start)}"
+        f" ({origin(settings, name)})"
         for name, old, new in changes
         if old != new
     ]
@@ -63,8 +66,6 @@ def note(name: str, new: Any, start: BiEncoder) -> str:
     return ", fresh" if name == "head" and new == "ance" else ""
 
 
-def shown(value: Any) -> str:
-    """A value in the spelling of settings."""
-    if value is None:
-        return "none"
-    return str(value).lower() if isinstance(value, bool) else repr(value) if value == "" else str(value)
+def shown(name: str, value: Any) -> str:
+    """A value in the spelling of settings; a prompt in quotes, because its last space counts."""
+    return repr(value) if name in PROMPTS else as_set(value)
