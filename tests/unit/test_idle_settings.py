@@ -154,6 +154,8 @@ IDLE = [
     ("ar2", {"mask_known_positives": False}, "mask_known_positives = false in ar2"),
     ("ranker", {"mask_known_positives": False}, "mask_known_positives = false for a ranker"),
     ("ar2", {"pair_margins": 50}, "pair_margins = 50 in ar2"),
+    ("adore", {"cut": 9, "pair_margins": 50}, "pair_margins = 50 in adore"),
+    ("star", {"examine": "judged", "bm25_lists": 50}, "bm25_lists = 50 with examine = judged"),
     ("ranker", {"bm25_lists": 50, "pair_margins": 50}, "bm25_lists = 50, pair_margins = 50 for a ranker"),
     ("adore", {"cut": 9, "weighted": False, "measure": "nDCG"}, "measure = nDCG with weighted = false"),
     ("adore", {"cut": 9, "negatives": "static", "mask_known_positives": False}, "with negatives = static"),
@@ -180,7 +182,8 @@ def test_settings_with_an_effect_are_not():
     assert hn.settings_of("ance-tele", mask_known_positives=False)
     assert hn.settings_of("ance-tele", first="in_batch", in_batch=False, mask_known_positives=False)
     assert hn.settings_of("ar2", first_ranker_epochs=2.0, max_steps=10)
-    assert hn.settings_of("adore", cut=9, mask_known_positives=False)
+    assert hn.settings_of("adore", cut=9, mask_known_positives=False, bm25_lists=50, pair_margins=0)
+    assert hn.settings_of("star", examine="judged", bm25_lists=0, pair_margins=50)
 
 
 NO_VECTORS = "no effect of store_dtype: without a retriever nothing is embedded"

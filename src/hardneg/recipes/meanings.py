@@ -467,7 +467,7 @@ MEANINGS: dict[str, Meaning] = {
     "pair_margins": Meaning(
         "Maximum number of training queries, drawn at random, whose margins are kept: by how much each step scored"
         " the positive above each negative. The audit suspects negatives whose margin stays low. 0: none,"
-        " as in `ranker` and `ar2`.",
+        " as in `ranker`, `adore` and `ar2`.",
         "queries",
     ),
     "tensorboard": Meaning("Whether metrics are written for TensorBoard, too."),

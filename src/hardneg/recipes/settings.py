@@ -102,9 +102,8 @@ class TrainingSettings(Settings):
     cache_tokens: int = Field(4096, ge=16)  # of a chunk
     recompute_layers: bool = operational(False)  # in the backward pass, instead of keeping what they computed
     mask_known_positives: bool = True
-    min_steps: int | None = Field(
-        None, ge=1
-    )  # bounds on the steps that epochs give; max_steps wins over min_steps, given steps win over all
+    # bounds on the steps that epochs give; max_steps wins over min_steps, given steps win over all
+    min_steps: int | None = Field(None, ge=1)
     max_steps: int | None = Field(None, ge=1)
 
     # dev
@@ -164,6 +163,8 @@ class TrainingSettings(Settings):
             self.check_idle("with gradient_cache = false, which has no chunks", "cache_tokens")
         if not self.reinit_layers:
             self.check_idle("with reinit_layers = 0, so that no layer begins anew", "reinit_seed")
+        if self.examine == "judged":
+            self.check_kept("with examine = judged, which keeps no lists of training queries", "bm25_lists")
         if not self.roles:
             self.check_idle("where one process does all the work, and none waits for another", "silent_seconds")
         if self.tensorboard and importlib.util.find_spec("tensorboard") is None:

@@ -79,6 +79,7 @@ class Adore(TrainingSettings):
         if self.gradient_cache:
             what = "gradient_cache = true: adore has no in-batch negatives to cache for"
             raise SettingsError("BAD_SETTING", what, "set micro_queries: its gradient is that of the whole step")
+        self.check_kept("in adore, which keeps no margins", "pair_margins")
         if self.negatives != "dynamic":
             self.check_masked(f"with negatives = {self.negatives}")
         if not self.weighted:
