@@ -186,6 +186,46 @@ def test_settings_with_an_effect_are_not():
     assert hn.settings_of("star", examine="judged", bm25_lists=0, pair_margins=50)
 
 
+MISSED = [
+    ("star", {"min_steps": 500, "max_steps": 100}, ["min_steps = 500 is more than max_steps = 100, which wins"]),
+    ("star", {"min_steps": 100, "max_steps": 100}, []),
+    ("star", {"preset": "finetune", "max_steps": 50}, []),  # the preset's min_steps is more
+    ("star", {"steps": 10, "stop_step": 50}, ["no effect of stop_step = 50: steps = 10"]),
+    ("star", {"steps": 10, "stop_step": 10}, []),
+    ("star", {"preset": "passage", "steps": 10}, []),
+    ("warmup", {"steps": [9, 20], "stop_step": 30}, ["no effect of stop_step = 30: steps = [9, 20]"]),
+    ("warmup", {"steps": [9, 20], "stop_step": 10}, []),
+    ("ance-tele", {"steps": 10, "stop_step": 50}, []),  # it wins over stop_fraction
+    ("star", {"warmup": 1.7}, ["warmup = 1.7 is 1 step: only below 1 it is a share of the schedule"]),
+    ("star", {"warmup": 2.0}, []),
+    (
+        "star",
+        {"use_titles": False, "title_join": "space"},
+        ["no effect of title_join = space: use_titles = false"],
+    ),
+    ("star", {"preset": "passage"}, []),
+    (
+        "ance-tele",
+        {"episodes": 1, "keep": "best", "alpha": 0.3},
+        ["no effect of alpha = 0.3: no episode has a pool before it"],
+    ),
+    (
+        "ance-tele",
+        {"preset": "finetune", "alpha": 0.3},
+        ["no effect of alpha = 0.3: no episode has a pool before it"],
+    ),
+    ("ance-tele", {"episodes": 1, "alpha": 0.3}, []),  # episodes can be added
+    ("ance-tele", {"episodes": 2, "keep": "best", "alpha": 0.3}, []),
+    ("star", {"alpha": 0.3}, []),
+]
+
+
+@pytest.mark.parametrize(("recipe", "settings", "said"), MISSED)
+def test_values_that_others_overrule_are_told(recipe, settings, said, caplog):
+    hn.settings_of(recipe, **settings)
+    assert caplog.messages == said
+
+
 NO_VECTORS = "no effect of store_dtype: without a retriever nothing is embedded"
 NO_RANKS = "no effect of depth: random negatives have no ranks"
 OF_RANKERS = [  # settings, whether a retriever and a pool are given, what is said

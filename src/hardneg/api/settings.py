@@ -23,6 +23,7 @@ from hardneg.process.hardware import Precision, best_precision
 from hardneg.process.progress import note, say
 from hardneg.process.threads import pick_device
 from hardneg.recipes.epochs import ROUNDED
+from hardneg.recipes.idle import idle_lines
 from hardneg.recipes.settings import Recipe, TrainingSettings
 from hardneg.recipes.usual import BOUNDS, FLAGS, split_options, usual_settings
 from hardneg.shown import as_set, counted
@@ -122,6 +123,8 @@ def recipe_settings(
         attempt(built.check, faults)  # which asks where values come from
     if built is None or faults:
         raise Faults(faults)
+    for line in idle_lines(built):
+        log.warning("%s", line)
     return built
 
 
