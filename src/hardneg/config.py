@@ -45,6 +45,7 @@ S = TypeVar("S", bound="Settings")
 WIDE = 80  # characters of a value that is shown; a digest in quotes (66) fits
 MOST = 64 << 10  # bytes of a settings file; the time to read a key grows with the square of its length
 PRESET = "preset "  # begins the origin of a value that a preset set
+WHOLE = "as set with all others"  # the origin of values of which one or another may have no effect
 SHORT = 3  # letters; of a word this short, one wrong letter is a large part
 PARTED = {  # old presets, each split into two: random negatives of the batch, and of the corpus
     ("warmup", f"{before}random"): (f"{before}in-batch", f"{before}corpus-random")
@@ -116,9 +117,9 @@ class Settings(BaseModel, metaclass=SettingsType):
         return self._origins.get(name, "as set" if name in self.model_fields_set else "by default")
 
     def is_given(self, name: str) -> bool:
-        """Whether a setting has another value than by default, and not from a preset."""
+        """Whether a setting has another value than by default, not from a preset, nor from whole settings."""
         changed = getattr(self, name) != type(self).model_fields[name].default
-        return bool(changed) and not self._origins.get(name, "").startswith(PRESET)
+        return bool(changed) and not self._origins.get(name, "").startswith((PRESET, WHOLE))
 
     def is_told(self, name: str) -> bool:
         """Whether somebody gave a setting its value, also if it is that by default; a preset is nobody."""

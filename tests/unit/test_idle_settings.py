@@ -322,6 +322,18 @@ def test_a_preset_may_leave_idle_what_the_user_may_not(recipe, preset, changes, 
         hn.settings_of(recipe, preset, config=file, **changes)
 
 
+@pytest.mark.parametrize(("recipe", "preset", "changes", "name", "value"), OF_A_PRESET)
+def test_whole_settings_can_be_given_back(recipe, preset, changes, name, value):
+    settings = hn.settings_of(recipe, preset, **changes)
+    whole = settings.model_dump(mode="json")
+    again = hn.settings_of(recipe, **whole)
+    assert again == settings
+    again.model_copy(update={"seed": 1}).check()
+    del whole["measures"]
+    with pytest.raises(Faults, match=f"BAD_SETTING: .*{name} = "):
+        hn.settings_of(recipe, **whole | {name: value})
+
+
 MIXED_WITH_NOTHING = [
     ({"alpha": 0.3}, "alpha = 0.3, and there is no pool of the round before"),
     ({"beta": 0.3, "sources": ["query"]}, "beta = 0.3 divides .*, but the sources lack lookahead; name both"),

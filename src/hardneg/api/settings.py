@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_args
 
 from hardneg.api.inputs import Place
 from hardneg.arguments import check_value, checked
-from hardneg.config import PRESET, build, nearest, read_overrides, read_preset, read_value, split_config
+from hardneg.config import PRESET, WHOLE, build, nearest, read_overrides, read_preset, read_value, split_config
 from hardneg.data.training_data import DEFAULT_SPLITS, ChosenSplits, DevDraw, Splits, TrainingData
 from hardneg.errors import ArtifactError, Faults, HardnegError, SettingsError
 from hardneg.experiment.folder import read_settings
@@ -79,7 +79,7 @@ def recipe_settings(
     settings : settings of the recipe that were made before.
     overrides : ``key=value`` texts.
     usual : options for what everyone sets, by the names of :data:`~hardneg.recipes.usual.USUAL`.
-    values : settings by name.
+    values : settings by name. Given all at once, as a plan has them, some may have no effect.
     device, out : decide the default of ``precision``: that of the experiment that was begun at ``out``, else
         the best of the device.
     beside : arguments of the caller that are not settings, by name, each with the way to give it
@@ -120,6 +120,8 @@ def recipe_settings(
         for source, layer in layers:
             origin = (settings or built).origin_of if source == BEFORE else lambda name, source=source: source
             built.coming_from({name: origin(name) for name in layer})
+        if recipe.settings.model_fields.keys() <= values.keys():  # such as those of a plan, given back
+            built.coming_from(dict.fromkeys(values, WHOLE))
         attempt(built.check, faults)  # which asks where values come from
     if built is None or faults:
         raise Faults(faults)

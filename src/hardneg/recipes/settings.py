@@ -172,7 +172,7 @@ class TrainingSettings(Settings):
             raise SettingsError("PACKAGE_MISSING", what, "pip install 'hardneg[tensorboard]'")
 
     def check_idle(self, why: str, *names: str) -> None:
-        """Refuse settings that have no effect, unless they are as they are by default or in a preset.
+        """Refuse settings that have no effect, but by default, in a preset, or given with all others.
 
         A preset's value may lose its effect by a setting that the user changes; that is no fault of the user.
 
