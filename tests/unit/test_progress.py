@@ -205,12 +205,14 @@ with progress.track("encoding", "texts") as tick:
     for done in range(1, 6):
         time.sleep(0.06)
         tick(done, 5)
+        if "print" in sys.argv:
+            print("step", done)
 print("done")
 """
 
 
-def on_a_terminal(*arguments):
-    """What the work above writes on a terminal."""
+def on_a_terminal(*arguments, prints="done\n"):
+    """What the work above writes on a terminal, while it ``prints`` this to another place."""
     ours, theirs = pty.openpty()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
     command = [sys.executable, "-c", BAR, *arguments]
@@ -222,7 +224,7 @@ def on_a_terminal(*arguments):
             seen += chunk
     os.close(ours)
     out, _ = child.communicate(timeout=300)
-    assert (child.returncode, out) == (0, "done\n")
+    assert (child.returncode, out) == (0, prints)
     return seen.decode()
 
 
@@ -236,6 +238,13 @@ def test_on_a_terminal_there_is_a_bar_and_it_goes_away():
 
 def test_on_a_terminal_too_nothing_is_reported_unless_asked():
     assert on_a_terminal("silent") == ""
+
+
+def test_what_is_printed_to_a_file_does_not_go_to_the_bars_terminal():
+    """As ``on_step`` prints a record of each step in ``python train.py > steps.jsonl``."""
+    text = on_a_terminal("print", prints="".join(f"step {i}\n" for i in range(1, 6)) + "done\n")
+    assert "5/5 texts" in text
+    assert "step" not in text
 
 
 def test_a_thread_that_stops_itself_stops_no_other_one():

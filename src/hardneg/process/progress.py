@@ -285,7 +285,10 @@ class _Bar:
 
         columns = TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[text]}")
         stream: Any = Unfailing(getattr(sys.stderr, "rich_proxied_file", sys.stderr))  # not another bar's
-        self.progress = Progress(*columns, console=Console(file=stream), transient=True)
+        # What is printed to a terminal stands above the bar; what is printed to a file or a pipe must go there.
+        prints = Unfailing(sys.stdout).isatty()
+        console = Console(file=stream)
+        self.progress = Progress(*columns, console=console, transient=True, redirect_stdout=prints)
         self.task = self.progress.add_task(title, total=None, text="")
         self.pace = Pace(unit)
         self.progress.start()
