@@ -5,6 +5,7 @@ import time
 import pytest
 
 pytest.importorskip("vl_convert")
+altair = pytest.importorskip("altair")
 
 from hardneg.report import pictures
 from hardneg.report.drawing import Drawn
@@ -111,11 +112,27 @@ def test_a_chart_that_cannot_be_drawn_is_told_and_costs_no_other(tmp_path, expec
     assert {name: data for name, data in drawn(tmp_path / "out").items() if "none" not in name} == expected
 
 
+def map_of(query):
+    """The figure of a map with three points of this query."""
+    rows = [("final", kind, query, i, i) for i, kind in enumerate(("query", "positive", "negative"))]
+    figure = next(one for one in FIGURES if one.name == "map")
+    return Drawn(figure, Table(("state", "class", "query", "x", "y"), tuple(rows)))
+
+
+@pytest.mark.parametrize("transformer", ["vegafusion", "json"])
+def test_charts_are_the_same_whatever_the_caller_has_set_in_altair(transformer):
+    usual = map_of("q").spec
+    assert usual["data"]["values"]
+    before = altair.data_transformers.active, altair.theme.active
+    with altair.data_transformers.enable(transformer), altair.theme.enable("dark"):
+        assert map_of("q").spec == usual
+        assert (altair.data_transformers.active, altair.theme.active) == (transformer, "dark")
+    assert (altair.data_transformers.active, altair.theme.active) == before
+
+
 @pytest.mark.parametrize("mark", ["\x1b", "\x07", "\ufffe", "\uffff", "\udce9"])
 def test_hidden_characters_of_ids_do_not_stop_the_drawing(tmp_path, mark):
-    figure = next(one for one in FIGURES if one.name == "map")
-    rows = [("final", kind, f"q{mark}[31m", i, i) for i, kind in enumerate(("query", "positive", "negative"))]
-    shown = Drawn(figure, Table(("state", "class", "query", "x", "y"), tuple(rows)))
+    shown = map_of(f"q{mark}[31m")
     draw(tmp_path / "map", shown.spec)
     assert {one.suffix for one in tmp_path.iterdir()} == {".png", ".svg"}
     assert f"q⟨U+{ord(mark):04X}⟩[31m" in {row["query"] for row in shown.spec["data"]["values"]}

@@ -127,10 +127,15 @@ def of_rows(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 @contextmanager
 def trusted() -> Iterator[None]:
-    """Skip the check of charts against Vega-Lite's schema in this block; it takes most of the time."""
+    """Write charts in this block as a report has them, unchecked, and whatever the caller has set in Altair.
+
+    The check against Vega-Lite's schema takes most of the time. A theme of the caller's would change each chart, and
+    a transformer of data may refuse to write it.
+    """
+    alt = altair()
     from altair.utils.schemapi import debug_mode
 
-    with debug_mode(False):
+    with debug_mode(False), alt.data_transformers.enable("default"), alt.theme.enable("default"):
         yield
 
 
