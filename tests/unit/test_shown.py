@@ -45,7 +45,7 @@ def bm25(collection, tmp_path_factory):
         (Evaluated({"measures": {"RR@10": 0.5}, "queries": 1200}), "RR@10 0.5000 (1,200 queries)", 2, 1),
         (Compared([TEST]), "one - <two>: RR@10 -0.2500, p 0.01", 5, 1),
         (Compared([TEST, TEST]), "one - <two>: RR@10 -0.2500, p 0.01; 2 tests in all", 5, 2),
-        (Hits([]), "no hits", 0, 0),
+        (Hits([]), "no hits", 5, 0),
         (Hits([{"rank": 1, "score": 0.5, "passage_id": "p"}]), "1 hits, the first p with 0.5000", 3, 1),
         (Scores({"q": {"a": 2.0, "b": 1.0}, "r": {"a": 1.0}}), "run of 2 queries, 3 hits", 4, 3),
     ],
@@ -87,6 +87,12 @@ def test_one_thing_and_several():
 def test_a_column_that_lacks_values_stays_whole(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     assert frame({"a": [1, None]})["a"].tolist() == [1, None]
+
+
+def test_a_search_without_hits_has_the_columns_of_one_with_hits(collection, tmp_path):
+    none, some = (hn.search_text(collection, text, bm25=True, cache=tmp_path) for text in ("zzzz", "bade"))
+    assert len(some) > len(none) == 0
+    assert [*none.columns()] == [*some.columns()]
 
 
 def test_runs_and_collections(collection, bm25, tmp_path):

@@ -11,6 +11,7 @@ from hardneg.records import Run
 from hardneg.shown import Columns, Shown, columns_of, counted
 
 SPLITS = ("test", "dev")
+OF_HITS = ("rank", "score", "passage_id", "title", "text")
 
 
 class Results(Shown, dict[str, Any]):
@@ -76,8 +77,8 @@ class Hits(Shown, list[dict[str, Any]]):
         return f"{len(self)} hits, the first {one['passage_id']} with {one['score']:.4f}"
 
     def columns(self, most: int | None = None) -> Columns:
-        """The fields of the hits."""
-        return columns_of(self)
+        """The fields of the hits; empty columns where there are none."""
+        return columns_of(self) or {name: [] for name in OF_HITS}
 
 
 class Scores(Shown, dict[str, dict[str, float]]):
