@@ -1015,6 +1015,12 @@ def test_every_chart_stands_beside_its_numbers(report, trained):
     assert hn.verify(trained)["leftovers"] == []
 
 
+def test_a_report_prints_as_one_line(report, trained):
+    line = f"Report of {trained} ({len(report.tables)} figures): {report.verdict.sentence}"
+    assert repr(report) == line
+    assert "\n" not in line
+
+
 def test_a_figure_is_a_chart_and_a_frame(report):
     pandas = pytest.importorskip("pandas")
     chart, frame = report.figure("results")

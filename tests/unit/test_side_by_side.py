@@ -12,6 +12,7 @@ from hardneg.experiment.layout import Layout
 from hardneg.experiment.states import StateRecord
 from hardneg.records import Qrels
 from hardneg.report import side_by_side
+from hardneg.report.make import Comparison
 from hardneg.report.opened import Opened
 from hardneg.report.side_by_side import (
     Several,
@@ -44,6 +45,11 @@ def test_the_best_of_tested_experiments_is_named(tmp_path):
     several = Several([opened(tmp_path / "a", 0.25, "x"), opened(tmp_path / "b", 0.5, "x")])
     found = verdict_of(several)
     assert (found.kind, found.sentence) == ("better", "On test, b does best: RR@10 0.500 (a 0.250).")
+
+
+def test_a_comparison_prints_as_one_line(tmp_path):
+    several = Several([opened(tmp_path / "a", 0.25, "x"), opened(tmp_path / "b", 0.5, "x")])
+    assert repr(Comparison(several, (), "hardneg diagnose a b")) == "Comparison of a and b: 0 figures"
 
 
 def test_a_verdict_says_which_experiments_are_not_finished(tmp_path):

@@ -38,7 +38,7 @@ from hardneg.report.side_by_side import FIGURES as TOGETHER
 from hardneg.report.side_by_side import SECTIONS, Several, verdict_of
 from hardneg.report.table import NotRecorded
 from hardneg.report.verdict import Verdict, naming_start, verdict
-from hardneg.shown import counted
+from hardneg.shown import counted, listed
 from hardneg.storage.artifacts import publish_file, remove
 
 UNREADABLE = Verdict("open", "The results of this experiment cannot be read, so there is no verdict.", (), ())
@@ -48,12 +48,16 @@ UNREADABLE = Verdict("open", "The results of this experiment cannot be read, so 
 class Report:
     """A report of an experiment: its verdict, its figures, and its page.
 
-    A notebook displays the page. ``figures`` gives each figure's chart and table by name.
+    A notebook displays the page. ``charts`` and ``tables`` give the figures' charts and numbers by name, and
+    ``figure`` gives both of one figure.
     """
 
     opened: Opened
     drawn: tuple[Drawn, ...]
     command: str
+
+    def __repr__(self) -> str:
+        return f"Report of {self.opened.path} ({counted(len(self.tables), 'figure')}): {self.verdict.sentence}"
 
     @property
     def path(self) -> Path:
@@ -163,6 +167,9 @@ class Comparison:
     pooled: Mapping[str, Any] = field(
         default_factory=dict
     )  # results over seeds, if the experiments are seeds of one
+
+    def __repr__(self) -> str:
+        return f"Comparison of {listed(self.several.names)}: {counted(len(self.tables), 'figure')}"
 
     @cached_property
     def verdict(self) -> Verdict:
