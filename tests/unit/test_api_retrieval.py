@@ -1,9 +1,11 @@
 """The functions of ``hardneg`` without training: mining, inspection, search and evaluation."""
 
+import gc
 import gzip
 import itertools
 import json
 import pickle
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from unittest.mock import Mock
@@ -392,6 +394,18 @@ def test_a_closed_searcher_says_so(world):
     for call in (lambda: searcher.search("bade"), lambda: searcher.run("dev")):
         with pytest.raises(SettingsError, match="CLOSED: this searcher is closed; open another one"):
             call()
+
+
+def test_a_closed_searcher_keeps_neither_vectors_nor_weights(world, tmp_path):
+    """Its name may live on, as after ``with``; a search that is at work keeps what it needs."""
+    with hn.open_searcher(*world, device="cpu", cache=tmp_path) as searcher:
+        kept = [weakref.ref(one) for one in (searcher.retriever.encoder, searcher.retriever.passages)]
+        assert searcher.search("bade", 2)
+        assert all(one() is not None for one in kept)
+    gc.collect()
+    assert [one() for one in kept] == [None, None]
+    assert searcher.is_closed
+    searcher.close()
 
 
 def test_an_open_searcher_keeps_what_it_asks_again(world, tmp_path, monkeypatch):

@@ -23,15 +23,26 @@ class Searcher:
     Attributes
     ----------
     collection : what is searched.
-    retriever : the retriever behind it, whose runs have rows of the collection.
     """
 
     def __init__(self, collection: Collection, retriever: OpenRetriever, name: str) -> None:
-        self.collection, self.retriever, self.name = collection, retriever, name
-        self.is_closed = False
+        self.collection, self.name = collection, name
+        self._retriever: OpenRetriever | None = retriever
 
     def __repr__(self) -> str:
         return f"Searcher of {self.name} over {self.collection.n_passages:,} passages"
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return self._retriever is None
+
+    @property
+    def retriever(self) -> OpenRetriever:
+        """The retriever behind it, whose runs have rows of the collection; refused once the searcher is closed."""
+        if (opened := self._retriever) is None:
+            raise SettingsError("CLOSED", "this searcher is closed", "open another one by hn.open_searcher")
+        return opened
 
     @overload
     def search(self, queries: str, k: int = 10) -> Hits: ...
@@ -51,14 +62,14 @@ class Searcher:
         SettingsError : a text is blank; the searcher is closed.
         InputError : a text holds half of a surrogate pair.
         """
-        self._check_open()
+        retriever = self.retriever  # kept while this call searches, even if another thread closes the searcher
         at_least("k", k)
         texts = [queries] if isinstance(queries, str) else list(queries)
         if not texts:
             return []
         for text in texts:
             check_text(text)
-        run = self.retriever.search_texts(texts, k)
+        run = retriever.search_texts(texts, k)
         found = [hits_of(self.collection, run.select(np.array([i]))) for i in range(len(texts))]
         return found[0] if isinstance(queries, str) else found
 
@@ -70,21 +81,17 @@ class Searcher:
         ------
         SettingsError : there is no such split; the searcher is closed.
         """
-        self._check_open()
+        retriever = self.retriever
         at_least("k", k)
         rows = named_split(self.collection, split, "split").query_rows
-        run = self.retriever.search_queries(rows, k)
+        run = retriever.search_queries(rows, k)
         return by_ids(run, self.collection.query_ids, self.collection.passage_ids)
 
     def close(self) -> None:
         """Let go of vectors and weights; nothing can be searched afterwards."""
-        self.is_closed = True
-        for one in (self.retriever, *(getattr(self.retriever, name, None) for name in ("first", "scorer"))):
+        retriever, self._retriever = self._retriever, None
+        for one in (retriever, *(getattr(retriever, name, None) for name in ("first", "scorer"))):
             getattr(one, "close", lambda: None)()
-
-    def _check_open(self) -> None:
-        if self.is_closed:
-            raise SettingsError("CLOSED", "this searcher is closed", "open another one by hn.open_searcher")
 
     def __enter__(self) -> Searcher:
         return self
