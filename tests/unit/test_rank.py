@@ -545,3 +545,17 @@ def test_a_resident_reranker_answers_as_searching_does(world, tmp_path):
             hn.open_reranker(world.collection, world.model, retriever=retriever, k=0, **common)
     lexical = hn.open_reranker(world.collection, world.model, k=5, **common)
     assert spans(lexical.search_queries(rows, 7).offsets).max() <= 7
+
+
+def test_a_reranker_opens_all_that_it_needs_at_once(world, tmp_path, monkeypatch):
+    """Embeddings at a relative path are found later, too; and wrong ones are refused before the first query."""
+    common = {"device": "cpu", "cache": world.root / "cache"}
+    hn.encode(world.collection, world.model, tmp_path / "passages", **common)
+    hn.encode(world.collection, world.model, tmp_path / "short", passage_length=8, **common)
+    monkeypatch.chdir(tmp_path)
+    opened = hn.open_reranker(world.collection, world.model, k=5, embeddings="passages", **common)
+    assert "index" in vars(opened.first)
+    with pytest.raises(ArtifactError, match="OTHER_TEXTS"):
+        hn.open_reranker(world.collection, world.model, k=5, embeddings="short", **common)
+    monkeypatch.chdir(world.root)
+    assert len(opened.search_texts(["bade"], 3)) == 1

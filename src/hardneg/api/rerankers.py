@@ -6,7 +6,7 @@ from typing import Unpack
 
 from hardneg.api.inputs import Data, Place, Reading, at_least, cache_at, collection_of, model_place, source_at
 from hardneg.api.rank import RERANKED, open_scorer
-from hardneg.api.search import SearcherOptions
+from hardneg.api.search import SearcherOptions, hold
 from hardneg.arguments import checked
 from hardneg.search.rerank import RerankedRetriever
 from hardneg.search.runs import OpenRetriever
@@ -48,4 +48,5 @@ def open_reranker(
     scorer = open_scorer(
         source_at(model_place(ranker, "ranker"), **reading), collection, folder, embeddings=embeddings
     )
+    hold(scorer, *([first] if retriever is None else []))  # the caller holds its own, or not
     return RerankedRetriever(first, scorer, k)

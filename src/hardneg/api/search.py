@@ -362,6 +362,12 @@ class SearcherOptions:
         return retriever_for(source, collection, cache, embeddings=self.embeddings, index=self.index)
 
 
+def hold(*opened: Any) -> None:
+    """Open now all that these retrievers and scorers need, and keep it; some of them have all that they need."""
+    for one in opened:
+        getattr(one, "hold", lambda: None)()
+
+
 def check_reranking(ranker: Place | None, depth: int | None) -> None:
     """Refuse a depth of re-ranking that is below 1, or that is given without a model to re-rank by."""
     if depth is not None:

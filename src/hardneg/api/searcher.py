@@ -9,7 +9,7 @@ import numpy as np
 
 from hardneg.api.inputs import Data, Place, Reading, at_least, cache_at, check_text, collection_of
 from hardneg.api.outcomes import Hits, Scores, by_ids
-from hardneg.api.search import SearcherOptions, check_reranking, hits_of, reranked_by
+from hardneg.api.search import SearcherOptions, check_reranking, hits_of, hold, reranked_by
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import named_split
@@ -132,8 +132,7 @@ def open_searcher(
     collection, folder = collection_of(data, cache), cache_at(cache)
     first = chosen.open(collection, folder, reading)
     searcher = reranked_by(rerank_by, rerank_k, first, folder, reading)
-    for one in (first, getattr(searcher, "scorer", None)):
-        getattr(one, "hold", lambda: None)()
+    hold(first, getattr(searcher, "scorer", None))
     return Searcher(collection, searcher, "BM25" if model is None else str(model))
 
 
