@@ -5,12 +5,12 @@ import time
 import pytest
 
 pytest.importorskip("vl_convert")
-altair = pytest.importorskip("altair")
 
 from hardneg.report import pictures
 from hardneg.report.drawing import Drawn
 from hardneg.report.figures import FIGURES
 from hardneg.report.pictures import Painter, draw
+from hardneg.report.shapes import altair as opened_altair
 from hardneg.report.table import Table
 
 
@@ -121,6 +121,7 @@ def map_of(query):
 
 @pytest.mark.parametrize("transformer", ["vegafusion", "json"])
 def test_charts_are_the_same_whatever_the_caller_has_set_in_altair(transformer):
+    altair = opened_altair()
     usual = map_of("q").spec
     assert usual["data"]["values"]
     before = altair.data_transformers.active, altair.theme.active

@@ -129,8 +129,8 @@ def of_rows(rows: Sequence[Mapping[str, Any]]) -> Any:
 def trusted() -> Iterator[None]:
     """Write charts in this block as a report has them, unchecked, and whatever the caller has set in Altair.
 
-    The check against Vega-Lite's schema takes most of the time. A theme of the caller's would change each chart, and
-    a transformer of data may refuse to write it.
+    The check against Vega-Lite's schema takes most of the time. A theme of the caller's would change each chart,
+    and a transformer of data may refuse to write it.
     """
     alt = altair()
     from altair.utils.schemapi import debug_mode
