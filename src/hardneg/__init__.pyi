@@ -111,6 +111,16 @@ def train(
     out: Place,
     **options: Unpack[keywords.RankerTrainingKeywords],
 ) -> Results: ...
+@overload  # a name that is known only when the program runs: the keywords that all recipes take
+def train(
+    recipe: str,
+    data: Data,
+    model: Place,
+    out: Place,
+    *,
+    learning_rate: float = ...,
+    **options: Unpack[keywords.Keywords],
+) -> Results: ...
 def train_ance_tele(
     data: Data, model: Place, out: Place, **options: Unpack[keywords.AnceTeleKeywords]
 ) -> Results: ...

@@ -45,9 +45,9 @@ class Searcher:
         return opened
 
     @overload
-    def search(self, queries: str, k: int = 10) -> Hits: ...
+    def search(self, queries: str, k: int = 10) -> Hits: ...  # type: ignore[overload-overlap]  # a sequence, too
     @overload
-    def search(self, queries: list[str] | tuple[str, ...], k: int = 10) -> list[Hits]: ...
+    def search(self, queries: Sequence[str], k: int = 10) -> list[Hits]: ...
     @checked
     def search(self, queries: str | Sequence[str], k: int = 10) -> Any:
         """The best ``k`` passages for a text, or for each of several texts, which are encoded together.
