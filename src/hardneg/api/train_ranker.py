@@ -26,7 +26,7 @@ from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import clock, is_shown
 from hardneg.process.stages import Planned, following
 from hardneg.recipes.cost_model import judged_queries
-from hardneg.recipes.estimate import add_beside, add_exchange, add_search
+from hardneg.recipes.estimate import add_beside, add_exchange, add_search, add_words
 from hardneg.recipes.frozen import FrozenModels, frozen_models
 from hardneg.recipes.frozen_cost import frozen_work
 from hardneg.recipes.many_devices import Devices
@@ -152,7 +152,8 @@ def plan_ranker(task: Task, ranker: CrossEncoder, *, measure: bool, devices: Dev
         "optimiser steps": work.episode.steps,
         **({"seeds": task.seeds} if task.seeds > 1 else {}),
     }
-    cost = replace(work.with_mining(settings, max(len(settings.sources), 1)), devices=devices)
+    mined = work.with_mining(settings, retrieved=task.retriever is not None, pool=task.given.pool is not None)
+    cost = replace(mined, devices=devices)
     beside = frozen_work(settings, cost, task.source, task.given.pool, None)
     facts |= {name: count for one in beside for name, count in one.facts.items()}
     plan: dict[str, Any] = {"episodes": [work.episode.as_json()], "facts": facts}
@@ -163,6 +164,7 @@ def plan_ranker(task: Task, ranker: CrossEncoder, *, measure: bool, devices: Dev
         if task.retriever is not None:
             queries = len(task.data.train) + judged_queries(task.data)
             add_search(seconds, cost, first_retriever(task), queries, settings.depth, sides=get_args(Side))
+        add_words(seconds, cost)
         for one in beside:
             add_beside(seconds, cost, one)
         seconds = {stage: task.seeds * value for stage, value in seconds.items()}

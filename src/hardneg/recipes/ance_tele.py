@@ -375,6 +375,7 @@ def plan(
         entries=entries,
         mined=len(episodes) if data.by_answers else mined,
         lists=1 + (settings.beta > 0) * anchors,
+        words=mined * ("bm25" in settings.extra),
     )
     if work.examined and settings.lookahead == "all":  # examining searches only around the first positive
         work = replace(work, mined=mined * anchors)

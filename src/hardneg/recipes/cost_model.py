@@ -109,6 +109,7 @@ class CostModel:
     query_side: bool = False  # every step searches, and trains the query side alone, which is untied
     index: int = 0  # bytes of the index that is built; 0: none is
     faiss: bool = False  # an index of faiss is searched, whether it is built or given
+    by_words: float = 0  # queries that BM25 searches for, whether to measure it, to mine or to find positives
     passed: int = 0  # states that are measured on dev alone
     rates: int = 1  # learning rates; if there are several, the first episode begins with a trial of each
     trial_steps: int = 0  # of each
@@ -161,6 +162,7 @@ def work_of(
     both: int = 0,
     lists: float = 1,
     part: Part = ALL_OF_THEM,
+    words: float = 0,
 ) -> CostModel:
     """The work of an experiment with these settings; for ADORE, ``states`` includes those measured between steps.
 
@@ -170,6 +172,7 @@ def work_of(
     both : the number of ``states`` that are also measured as states between steps.
     lists : the number of ranked lists that each of these states makes for a training query, on average.
     part : the shares of passages and queries that such a state mines, unless it embeds all to be measured.
+    words : the number of searches of BM25 for a training query, besides those that find the passages of ``part``.
     """
     judged, shares, among = settings.examine == "judged", [1.0] * states, dev_share(settings, data)
     passed = sum(len(settings.measured_steps(one)) for one in episodes) - both
@@ -179,6 +182,8 @@ def work_of(
     if judged:
         if data.test is not None or among == 1.0 or settings.keeps_start:
             part = ALL_OF_THEM
+        elif part is not ALL_OF_THEM:
+            words += part.queries * (1 + data.by_answers)
         share = judged_queries(data) / max(data.collection.n_queries, 1)
         shares = shares_of_states(data, states=states, mined=mined, among=among, part=part)
         # The model that training starts from mines first, unless the first episode, or all, mine nothing.
@@ -202,6 +207,7 @@ def work_of(
         passage_length=settings.train_passage_length,
         sets=1 + (settings.keep == "best" and not settings.roles),  # the newest state's, and the best one's
         models=(1 + bool(passed)) * (settings.keep == "best"),  # the last state, and the best within an episode
+        by_words=words * len(data.train) + always_by_words(settings, data, episodes),
         passed=passed,
         rates=len(settings.rates),
         trial_steps=sum(trials),
@@ -213,6 +219,21 @@ def work_of(
         shares=shares,
         among=among,
     )
+
+
+def always_by_words(settings: TrainingSettings, data: TrainingData, episodes: Sequence[Episode]) -> int:
+    """The number of queries that BM25 searches for with every recipe: to be measured, and for the report.
+
+    Where dev is judged among its hits, it also searches for dev once for all states that are measured at the end,
+    and once for those on the way of each episode.
+    """
+    examined = settings.examine == "all" and settings.course.trains == "retriever"
+    lists = min(settings.bm25_lists, len(data.train)) if examined else 0
+    among = 0
+    if settings.dev_passages is not None and data.dev is not None:
+        between = sum(bool(settings.measured_steps(one) or settings.trial_steps(one)) for one in episodes)
+        among = (1 + between) * len(data.dev)
+    return judged_queries(data) + lists + among
 
 
 def dev_share(settings: TrainingSettings, data: TrainingData) -> float:

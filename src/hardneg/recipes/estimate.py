@@ -20,6 +20,7 @@ from hardneg.recipes.cost_model import Beside, CostModel, Last, judged_queries, 
 from hardneg.recipes.many_devices import ALONE, IN_ONE, overlap
 from hardneg.recipes.microbenchmarks import (
     TIMED_TOKENS,
+    bm25_seconds,
     encode_seconds,
     kept,
     ranking_seconds,
@@ -226,6 +227,7 @@ def time_stages(work: CostModel, encoder: BiEncoder, sample: Sample) -> tuple[di
         "encode": work.devices.miners.share(tokens - own) * a_token,
         "search": shared_search(work, (searched - alone.searched) * a_search),
     }
+    add_words(seconds, work)
     if work.devices.mining:
         seconds[IN_ONE] = own * a_token + alone.searched * a_search
     seconds["train"], memory = time_training(work, encoder, sample)
@@ -234,6 +236,15 @@ def time_stages(work: CostModel, encoder: BiEncoder, sample: Sample) -> tuple[di
     add_exchange(seconds, work, sum(one.steps for one in work.trained), trained_bytes(work, encoder))
     seconds["save and verify"] = stored_bytes(work, encoder) / DISK_RATE
     return seconds, memory + weights_of(work, encoder)[0] + work.index  # the miner stays beside the trainee
+
+
+def add_words(seconds: dict[str, float], work: CostModel) -> None:
+    """Add the seconds in which BM25 indexes all passages and searches, if it does, on one machine."""
+    if work.by_words:
+        data = work.data
+        cost = bm25_seconds(data, training_depth(data.collection, data.train, work.depth))
+        taken = data.collection.n_passages * (cost.passage + work.by_words * cost.pair)
+        seconds["index and search by BM25"] = taken
 
 
 def shared_search(work: CostModel, seconds: float) -> float:

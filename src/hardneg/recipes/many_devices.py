@@ -71,7 +71,7 @@ class Devices:
         train = f"{self.count} train and {self.mining} mine" if self.mining else f"{self.count}{machines}"
         assumed = (
             "steps (with the scores of a ranker in training), encoding and exact search are divided evenly;"
-            " updates, tokenising, other scores of pairs, faiss and files are not; gradients are sent at "
+            " updates, tokenising, other scores of pairs, BM25, faiss and files are not; gradients are sent at "
             f"{self.rate / 1e9:g} GB/s, after the backward pass alone"
         )
         return {"devices": f"{train}, each as fast as this one; memory is of one", "assumed": assumed}

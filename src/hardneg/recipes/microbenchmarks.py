@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +22,8 @@ from hardneg.models.packing import plan_batches
 from hardneg.process import memory
 from hardneg.process.hardware import Precision
 from hardneg.records import Side, TokenBatch
+from hardneg.search.bm25 import search as search_bm25
+from hardneg.search.bm25_sample import index_of, repeated
 from hardneg.search.exact import ExactIndex
 from hardneg.training.optim import adamw
 
@@ -29,6 +31,8 @@ TIMED_TOKENS = 16384  # tokens that are encoded, or trained on, for a timing
 TIMED_PAIRS = 32  # pairs of a query and a passage that are scored, or trained on, for a timing
 TIMED_QUERIES, TIMED_PASSAGES = 64, 8192  # vectors of a search for a timing
 TIMED_ON_CUDA = 1 << 17, 1024  # passages and queries of a search on CUDA, which fewer would not keep busy
+TIMED_TEXTS, TIMED_WORDS = 4096, 512  # passages that BM25 indexes and queries that it searches for a timing
+MOST_REPEATED = 32  # times that these passages are searched, so that what a query takes by itself counts little
 CPU = torch.device("cpu")
 
 P = ParamSpec("P")
@@ -80,6 +84,13 @@ def _key(one: Any) -> Any:
     if hasattr(one, "passage_length") and hasattr(one, "data"):  # the work that texts are taken for
         return _key(one.data), one.passage_length
     return one
+
+
+class LexicalCost(NamedTuple):
+    """The seconds that BM25 takes."""
+
+    passage: float  # to index one
+    pair: float  # to search, for each pair of a query and a passage
 
 
 @dataclass(frozen=True)
@@ -136,6 +147,23 @@ def search_seconds(dim: int, n: int, k: int, dtype: str, device: torch.device = 
     queries = torch.randn(asked, dim, generator=draw).to(passages.dtype)
     index = ExactIndex(passages, device=device)
     return seconds_of(lambda: index.search(queries, k)) / (len(queries) * len(passages))
+
+
+@kept
+def bm25_seconds(data: TrainingData, k: int) -> LexicalCost:
+    """The seconds in which BM25 indexes a passage, and searches one for a query, in memory."""
+    collection = data.collection
+    rows, asked = (
+        np.unique(np.linspace(0, n - 1, min(n, most)).astype(np.int64))
+        for n, most in ((collection.n_passages, TIMED_TEXTS), (collection.n_queries, TIMED_WORDS))
+    )
+    parts = zip(collection.titles.take(rows), collection.texts.take(rows), strict=True)
+    texts, queries = [" ".join(both) for both in parts], collection.query_texts.take(asked)
+    indexed = seconds_of(lambda: index_of(texts, collection.language))
+    times = min(collection.n_passages // len(rows), MOST_REPEATED)
+    index, names = repeated(index_of(texts, collection.language), times), np.arange(len(asked), dtype=np.int32)
+    searched = seconds_of(lambda: search_bm25(index, queries, names, min(k, index.n)))
+    return LexicalCost(indexed / len(rows), searched / (len(asked) * index.n))
 
 
 @kept

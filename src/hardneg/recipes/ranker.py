@@ -38,7 +38,7 @@ from hardneg.process.distributed import by_leader
 from hardneg.process.progress import say
 from hardneg.process.stages import Amount, Planned
 from hardneg.recipes import catalogue
-from hardneg.recipes.cost_model import CostModel, work_of
+from hardneg.recipes.cost_model import CostModel, judged_queries, work_of
 from hardneg.recipes.group_settings import MiningSettings
 from hardneg.recipes.measured_states import DevEvaluator, MeasuredStage
 from hardneg.recipes.settings import Episode, Recipe
@@ -378,10 +378,18 @@ class RankerWork:
         first = [Planned(FIRST), *([Planned(MEASURE)] if retrieved else [])]
         return [*first, state, Planned(MINE), own, state, Planned(LAST)]
 
-    def with_mining(self, settings: RankerTraining, sources: int) -> CostModel:
-        """The work over the collection, with the mining of so many sources."""
-        entries = settings.count * sources
-        return work_of(settings, self.data, [self.episode], states=0, entries=entries, mined=1, lists=sources)
+    def with_mining(self, settings: RankerTraining, *, retrieved: bool, pool: bool) -> CostModel:
+        """The work over the collection, with mining, and BM25's runs of dev and test if it ranks first.
+
+        Parameters
+        ----------
+        retrieved, pool : whether a retriever ranks first, else BM25 does; whether a pool is given.
+        """
+        lists, sources = max(len(settings.sources), 1), settings.named(retriever=retrieved, pool=pool)
+        words = ("bm25" in sources) + (self.data.by_answers and not retrieved)
+        mining: dict[str, Any] = {"entries": settings.count * lists, "mined": 1, "lists": lists, "words": words}
+        work = work_of(settings, self.data, [self.episode], states=0, **mining)
+        return work if retrieved else dataclasses.replace(work, by_words=work.by_words + judged_queries(self.data))
 
 
 def plan(settings: RankerTraining, data: TrainingData, ranker: CrossEncoder) -> RankerWork:

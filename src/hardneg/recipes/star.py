@@ -176,7 +176,8 @@ def plan(
 ) -> CostModel:
     """The work that the experiment would do; with given negatives the model searches only for positives."""
     one = settings.episode_of(len(data.train))
-    part = part_mined(data, settings.mine_passages, needed=one.steps * one.queries_per_step)
+    hits = settings.mine_passages if given is None else None
+    part = part_mined(data, hits, needed=one.steps * one.queries_per_step)
     mined = int(given is None or data.by_answers)
     return work_of(settings, data, [one], states=2, entries=settings.depth, mined=mined, part=part)
 

@@ -230,6 +230,7 @@ def plan(
 ) -> CostModel:
     """The work that the experiment would do; the models search nothing, whether or not negatives are given."""
     numbers = range(1, len(settings.mixtures) + 1)
+    words = sum(("bm25" in settings.mined(episode)) + data.by_answers for episode in numbers)
     episodes = [settings.episode_of(len(data.train), episode) for episode in numbers]
     return work_of(
         settings,
@@ -237,6 +238,7 @@ def plan(
         episodes,
         states=len(episodes) + 1,
         entries=settings.count * max(len(settings.mined(episode)) for episode in numbers),
+        words=words,
     )
 
 
