@@ -67,20 +67,24 @@ class Lamb(torch.optim.Optimizer):
             gradients = [torch.where(sound > 0, g, 0.0) for g in gradients]
             beta1, beta2 = 1.0 - (1.0 - beta1) * sound, 1.0 - (1.0 - beta2) * sound
             rate = sound * rate
-        for values, beta, new in (
-            (means, beta1, gradients),
-            (squares, beta2, torch._foreach_mul(gradients, gradients)),
-        ):
+        room = torch._foreach_mul(gradients, gradients)  # written again below: on the CPU new tensors take long
+        for values, beta in (squares, beta2), (means, beta1):
+            if values is means:
+                torch._foreach_copy_(room, gradients)
+            torch._foreach_mul_(room, 1.0 - beta)
             torch._foreach_mul_(values, beta)
-            torch._foreach_add_(values, list(torch._foreach_mul(new, 1.0 - beta)))
-        updates = torch._foreach_div(means, torch._foreach_add(torch._foreach_sqrt(squares), group["eps"]))
+            torch._foreach_add_(values, list(room))
+        torch._foreach_copy_(room, squares)
+        torch._foreach_sqrt_(room)
+        torch._foreach_add_(room, group["eps"])
+        updates = torch._foreach_div(means, room)
         if decay:
             torch._foreach_add_(updates, weights, alpha=decay)
         for p, update, w, u in zip(
             weights, updates, torch._foreach_norm(weights), torch._foreach_norm(updates), strict=True
         ):
             w = w.clamp(0.0, 10.0)
-            p.sub_(update * (torch.where((w > 0) & (u > 0), w / u, 1.0) * rate))
+            p.sub_(update.mul_(torch.where((w > 0) & (u > 0), w / u, 1.0) * rate))
 
 
 def lamb(model: nn.Module, *, weight_decay: float = 0.0) -> torch.optim.Optimizer:
