@@ -15,7 +15,7 @@ from hardneg.recipes import microbenchmarks as timing
 from hardneg.recipes.cost_model import Beside
 from hardneg.recipes.estimate import add_beside, describe_work, take_sample, time_stages, tokens_of_step
 from hardneg.recipes.many_devices import BETWEEN, IN_ONE, WITHIN, Devices, overlap, parse_devices
-from hardneg.recipes.microbenchmarks import spread
+from hardneg.recipes.microbenchmarks import RankingCost, spread
 from hardneg.recipes.settings import Episode
 from hardneg.recipes.untrained import Own
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
@@ -148,7 +148,7 @@ def test_an_index_of_faiss_is_searched_by_one(counted):
 
 
 def test_a_step_is_scored_in_parts_by_the_ranker_that_is_trained_and_whole_by_a_teacher(counted, monkeypatch):
-    monkeypatch.setattr(estimate, "ranking_seconds", lambda *_: (1.0, 1.0))
+    monkeypatch.setattr(estimate, "ranking_cost", lambda *_, **__: RankingCost(1.0, 1.0, 0.0, 0.0))
     model, trained = torch.nn.Linear(2, 2), [Episode(1, 60, 16, 8, 5)]
     for episodes, scored in ((trained, 80 / 4), ([], 80)):
         seconds = {"save and verify": 0.0}
@@ -183,7 +183,7 @@ def test_a_group_that_mines_encodes_and_searches_beside_training(counted):
 
 
 def test_the_command_itself_measures_the_model_as_it_came_and_re_ranks_with_the_last_one(counted, monkeypatch):
-    monkeypatch.setattr(estimate, "ranking_seconds", lambda *_: (1.0, 1.0))
+    monkeypatch.setattr(estimate, "ranking_cost", lambda *_, **__: RankingCost(1.0, 1.0, 0.0, 0.0))
     data, encoder = counted
     ranker = torch.nn.Linear(2, 2)
     beside = [Beside("the ranker", lambda: ranker, 0, [Episode(1, 60, 16, 8, 5)], reranked=40)]

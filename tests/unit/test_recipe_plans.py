@@ -33,7 +33,7 @@ from hardneg.recipes.estimate import (
     tokens_of_step,
 )
 from hardneg.recipes.frozen_cost import frozen_work
-from hardneg.recipes.microbenchmarks import spread
+from hardneg.recipes.microbenchmarks import RankingCost, spread
 from hardneg.recipes.starting_ranker import starting_ranker
 from worlds.tiny_world import COMMON, one_thread, tiny_collection, tiny_model  # noqa: F401
 
@@ -333,7 +333,7 @@ def test_ar2_counts_both_models_by_hand(world, rankers, monkeypatch, kind, order
     assert beside.trained == 4 * (12 * 4 + 6 * QUERIES * (kind == "new"))  # D⁰'s steps have all queries there are
     # the retriever's steps; D⁰ on the hits of G⁰ and of G, and the ranker of each iteration on both
     assert (beside.scored, beside.reranked) == (15 * 8 * 4, 10 * JUDGED * (2 + 2 * 3))
-    monkeypatch.setattr(estimate, "ranking_seconds", lambda *_: (3.0, 1.0))
+    monkeypatch.setattr(estimate, "ranking_cost", lambda *_, **__: RankingCost(3.0, 1.0, 0.0, 0.0))
     plan = describe_work(work, encoder, seeds=1, measure=True)
     assert plan["seconds"]["train the ranker"] == 3 * beside.trained
     assert plan["seconds"]["score by the ranker"] == beside.scored
@@ -454,7 +454,7 @@ def test_a_plan_says_what_frozen_models_take(world, rankers, tmp_path, monkeypat
     collection, encoder = world[0].collection, world[1]["tied"]
     save_ranker(rankers["new"].model, tmp_path / "R")
     options = COMMON | STAR | {"device": "cpu", "estimate": True, "distill": "kl", "top": 5}
-    monkeypatch.setattr(estimate, "ranking_seconds", lambda *_: (3.0, 1.0))
+    monkeypatch.setattr(estimate, "ranking_cost", lambda *_, **__: RankingCost(3.0, 1.0, 0.0, 0.0))
     plain = hn.plan("star", collection, world[2], **options, filter_by=tmp_path / "R", teacher=world[2])
     assert plain["seconds"]["score by the guide"] == QUERIES * DEPTH + POSITIVES
     assert plain["facts"]["pairs that the teacher scores"] == 5 * 8 * 2
@@ -471,7 +471,7 @@ def test_a_plan_of_a_ranker_says_what_its_guide_takes(world, rankers, tmp_path, 
     options = COMMON | {"steps": 5, "max_length": 24, "device": "cpu", "estimate": True, "absolute_margin": 0.1}
     options |= {"sources": ["bm25", "random"], "count": 7}
     for module in (estimate, train_ranker):
-        monkeypatch.setattr(module, "ranking_seconds", lambda *_: (3.0, 1.0))
+        monkeypatch.setattr(module, "ranking_cost", lambda *_, **__: RankingCost(3.0, 1.0, 0.0, 0.0))
     monkeypatch.setattr(estimate, "encode_seconds", lambda *_: 1.0)
     collection, model = world[0].collection, world[2]
     found = hn.plan("ranker", collection, model, **options, filter_by=tmp_path / "R", seeds=2)

@@ -26,11 +26,11 @@ from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import clock, is_shown
 from hardneg.process.stages import Planned, following
 from hardneg.recipes.cost_model import judged_queries
-from hardneg.recipes.estimate import add_beside, add_exchange, add_search, add_words
+from hardneg.recipes.estimate import add_beside, add_exchange, add_search, add_words, ranker_seconds
 from hardneg.recipes.frozen import FrozenModels, frozen_models
 from hardneg.recipes.frozen_cost import frozen_work
 from hardneg.recipes.many_devices import Devices
-from hardneg.recipes.microbenchmarks import ranking_seconds
+from hardneg.recipes.microbenchmarks import ranking_cost
 from hardneg.recipes.ranker import RANKER, RankerTraining, RankerWork, fresh_ranker
 from hardneg.recipes.starting_model import starting_encoder
 from hardneg.recipes.training_run import TrainingRun
@@ -158,8 +158,9 @@ def plan_ranker(task: Task, ranker: CrossEncoder, *, measure: bool, devices: Dev
     facts |= {name: count for one in beside for name, count in one.facts.items()}
     plan: dict[str, Any] = {"episodes": [work.episode.as_json()], "facts": facts}
     if measure:
-        trained, scored = ranking_seconds(ranker, task.data, settings.precision)
-        seconds = {"train": devices.share(trained * work.trained), "measure": scored * work.scored}
+        of_pairs = ranking_cost(ranker, task.data, settings.precision, cost.optimizer, recompute=cost.recompute)
+        train = ranker_seconds(of_pairs, cost, [work.episode])
+        seconds = {"train": train, "measure": of_pairs.scored * work.scored}
         add_exchange(seconds, cost, work.episode.steps, 4 * sum(p.numel() for p in ranker.parameters()))
         if task.retriever is not None:
             queries = len(task.data.train) + judged_queries(task.data)

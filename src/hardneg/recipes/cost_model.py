@@ -98,6 +98,7 @@ class CostModel:
     token_budget: int
     store_dtype: str
     precision: Precision
+    optimizer: str = "adamw"  # the name of the one that makes the steps
     passage_length: int | None = None  # tokens of a passage in steps, at most; None: as many as in search
     encoded: tuple[float, float] | None = None  # times that queries and corpus are encoded; None: once a state
     shares: Sequence[float] = ()  # of the corpus that each of the states encodes, in order; empty: all of it
@@ -204,6 +205,7 @@ def work_of(
         token_budget=settings.token_budget,
         store_dtype=settings.store_dtype,
         precision=settings.precision,
+        optimizer=settings.optimizer,
         passage_length=settings.train_passage_length,
         sets=1 + (settings.keep == "best" and not settings.roles),  # the newest state's, and the best one's
         models=(1 + bool(passed)) * (settings.keep == "best"),  # the last state, and the best within an episode

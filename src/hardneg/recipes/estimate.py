@@ -20,10 +20,11 @@ from hardneg.recipes.cost_model import Beside, CostModel, Last, judged_queries, 
 from hardneg.recipes.many_devices import ALONE, IN_ONE, overlap
 from hardneg.recipes.microbenchmarks import (
     TIMED_TOKENS,
+    RankingCost,
     bm25_seconds,
     encode_seconds,
     kept,
-    ranking_seconds,
+    ranking_cost,
     search_seconds,
     spread,
     training_cost,
@@ -281,7 +282,9 @@ def add_beside(seconds: dict[str, float], work: CostModel, one: Beside) -> Bytes
         seconds["encode"] = seconds.get("encode", 0.0) + whole_encoding(work, model, sample, get_args(Side))
         vectors = (sample.chunks * collection.n_passages + collection.n_queries) * model.dim
         return Bytes(BYTES[work.store_dtype] * vectors, weights)
-    trained, scored = ranking_seconds(model, work.data, work.precision)
+    optimizer = work.optimizer if one.steps else None
+    cost = ranking_cost(model, work.data, work.precision, optimizer, recompute=work.recompute)
+    scored = cost.scored
     if one.scored:
         live = one.scored * scored  # of a model that is trained beside, each process scores a part of a step
         seconds[f"score by {one.name}"] = work.devices.share(live) if one.steps else live
@@ -292,11 +295,22 @@ def add_beside(seconds: dict[str, float], work: CostModel, one: Beside) -> Bytes
             seconds[IN_ONE] += last * scored
     if not one.steps:
         return Bytes(0.0, weights)
-    seconds[f"train {one.name}"] = work.devices.share(one.trained * trained)
+    seconds[f"train {one.name}"] = ranker_seconds(cost, work, one.episodes)
     add_exchange(seconds, work, one.steps, weights)
     checkpoints = 3 * math.ceil(one.steps / work.checkpoint_every)
     seconds["save and verify"] += (6 * one.models + 2 * checkpoints) * weights / DISK_RATE
     return Bytes((one.models + min(checkpoints, 6)) * weights, 4 * weights)
+
+
+def ranker_seconds(cost: RankingCost, work: CostModel, episodes: Sequence[Episode]) -> float:
+    """Seconds of a ranker's training; as :func:`time_training` counts steps, the gradient cache and devices."""
+
+    def of_step(one: Episode) -> float:
+        pairs = work.devices.share(queries_of_step(one) * one.passages_per_query)
+        cached = work.chunk_tokens is not None and pairs * cost.tokens > work.chunk_tokens
+        return cost.update + pairs * cost.trained * (4 / 3 if cached else 1.0)
+
+    return sum(one.steps * of_step(one) for one in episodes)
 
 
 def whole_encoding(work: CostModel, encoder: BiEncoder, sample: Sample, sides: Sequence[Side]) -> float:
@@ -351,7 +365,8 @@ def time_training(work: CostModel, encoder: BiEncoder, sample: Sample) -> tuple[
     tokens = sample.queries if work.query_side else sample.in_steps.passages
     if work.recompute:
         recompute_layers(encoder)
-    cost = training_cost(encoder, spread(tokens, int(min(micro, TIMED_TOKENS))), side, work.precision)
+    timed = spread(tokens, int(min(micro, TIMED_TOKENS)))
+    cost = training_cost(encoder, timed, side, work.precision, work.optimizer)
     seconds = sum(
         one.steps
         * (cost.update + passes * cost.token * work.devices.share(tokens_of_step(one, None, sample, work), text))

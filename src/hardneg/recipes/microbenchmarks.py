@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import torch
+from torch import nn
 
 from hardneg.data.token_pairs import PairStore
 from hardneg.data.tokens import token_batch
@@ -19,13 +20,14 @@ from hardneg.data.training_data import TrainingData
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.packing import plan_batches
+from hardneg.models.recomputing import recompute_layers
 from hardneg.process import memory
 from hardneg.process.hardware import Precision
 from hardneg.records import Side, TokenBatch
 from hardneg.search.bm25 import search as search_bm25
 from hardneg.search.bm25_sample import index_of, repeated
 from hardneg.search.exact import ExactIndex
-from hardneg.training.optim import adamw
+from hardneg.training.optim import optimizers
 
 TIMED_TOKENS = 16384  # tokens that are encoded, or trained on, for a timing
 TIMED_PAIRS = 32  # pairs of a query and a passage that are scored, or trained on, for a timing
@@ -167,26 +169,27 @@ def bm25_seconds(data: TrainingData, k: int) -> LexicalCost:
 
 
 @kept
-def training_cost(encoder: BiEncoder, batch: TokenBatch, side: Side, precision: Precision) -> TrainingCost:
+def training_cost(
+    encoder: BiEncoder, batch: TokenBatch, side: Side, precision: Precision, optimizer: str
+) -> TrainingCost:
     """Train on a batch at learning rate 0, which leaves the weights of the encoder as they were."""
-    optimizer = adamw(encoder)
 
     def forward_backward() -> None:
         with torch.autocast(encoder.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
             encoder.encode(batch, side).square().sum().backward()
 
-    def update() -> None:
-        for group in optimizer.param_groups:
-            group["lr"] = 0.0
-        optimizer.step()
-
     encoder.train()
     before = peak_memory(encoder.device)
     token = seconds_of(forward_backward) / float(batch.lengths.sum())
-    cost = TrainingCost(token, seconds_of(update), before, peak_memory(encoder.device) - before)
-    optimizer.zero_grad(set_to_none=True)
+    cost = TrainingCost(token, update_seconds(encoder, optimizer), before, peak_memory(encoder.device) - before)
+    encoder.zero_grad(set_to_none=True)
     encoder.eval()
     return cost
+
+
+def update_seconds(model: nn.Module, optimizer: str) -> float:
+    """The seconds of an update at learning rate 0 from the gradients that a model has; no weight changes."""
+    return seconds_of(optimizers(optimizer, weight_decay=0.0)(model).step)
 
 
 def peak_memory(device: torch.device) -> float:
@@ -196,9 +199,31 @@ def peak_memory(device: torch.device) -> float:
     return float(memory.peak_memory())
 
 
+class RankingCost(NamedTuple):
+    """The seconds that a ranker takes, and the tokens of a pair."""
+
+    trained: float  # seconds of a pair, forward and backward
+    scored: float  # seconds to score a pair
+    update: float  # seconds of an optimiser step
+    tokens: float  # mean of the pairs
+
+
 @kept
-def ranking_seconds(ranker: CrossEncoder, data: TrainingData, precision: Precision) -> tuple[float, float]:
-    """The seconds to train on a pair (forward and backward) and to score one; the ranker does not change."""
+def ranking_cost(
+    ranker: CrossEncoder,
+    data: TrainingData,
+    precision: Precision,
+    optimizer: str | None = None,
+    *,
+    recompute: bool = False,
+) -> RankingCost:
+    """What scoring takes a ranker, and what training it takes; the ranker does not change.
+
+    Parameters
+    ----------
+    optimizer : its name; None: training is not timed.
+    recompute : whether the backward pass computes layers again.
+    """
     collection, draw = data.collection, np.random.default_rng(0)
     rows = [draw.integers(0, n, TIMED_PAIRS) for n in (collection.n_queries, collection.n_passages)]
     template = ranker.template
@@ -214,9 +239,15 @@ def ranking_seconds(ranker: CrossEncoder, data: TrainingData, precision: Precisi
             ranker.score(batch).sum().backward()
 
     with ranker.inference(precision):
-        scored = seconds_of(lambda: ranker.score(batch))
+        scored = seconds_of(lambda: ranker.score(batch)) / TIMED_PAIRS
+    tokens = float(batch.lengths.mean())
+    if optimizer is None:
+        return RankingCost(0.0, scored, 0.0, tokens)
+    if recompute:
+        recompute_layers(ranker)
     ranker.train()
-    trained = seconds_of(forward_backward)
+    trained = seconds_of(forward_backward) / TIMED_PAIRS
+    cost = RankingCost(trained, scored, update_seconds(ranker, optimizer), tokens)
     ranker.zero_grad(set_to_none=True)
     ranker.eval()
-    return trained / TIMED_PAIRS, scored / TIMED_PAIRS
+    return cost
