@@ -65,9 +65,9 @@ class Keywords(Options, total=False):
     prompts: Literal["e5", "bge", "gte", "nomic"] | None
     """Prompts and lengths of a family of models: `e5`, `bge`, `gte`, `nomic`."""
     query_prompt: str | None
-    """Text put before every query."""
+    """Text put before every query. `""`: none."""
     passage_prompt: str | None
-    """Text put before every passage."""
+    """Text put before every passage. `""`: none."""
     query_length: int | None
     """Maximum query length in tokens, special ones included."""
     passage_length: int | None
@@ -161,8 +161,8 @@ class Keywords(Options, total=False):
     """
     pair_margins: int
     """Maximum number of training queries, drawn at random, whose margins are kept: by how much each step scored
-    the positive above each negative. The audit suspects negatives whose margin stays low. 0: none, as in `ranker`
-    and `ar2`.
+    the positive above each negative. The audit suspects negatives whose margin stays low. 0: none, as in
+    `ranker`, `adore` and `ar2`.
     """
     measures: str | list[str]
     """Measures of dev and test. The first one decides which state is kept."""
