@@ -118,6 +118,15 @@ def flushes(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(PLACES))
 
 
+@pytest.fixture
+def nfs(tmp_path):
+    """Let files below the test's folder, its cache included, be deleted as on NFS (:class:`faults.nfs.Nfs`)."""
+    from faults.nfs import Nfs
+
+    with Nfs(tmp_path).mounted() as mounted:
+        yield mounted
+
+
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     """A tiny collection and the folder of a tiny model; ``root`` is where they lie."""

@@ -223,7 +223,12 @@ def _build(draft: Draft, collection: Passages, language: str) -> None:
     The postings of a block of passages are made at a time and kept on the disk. In the end those of some terms at
     a time are brought together. So memory holds one block, the terms, and some numbers for each passage.
     """
-    terms, lengths, ends = _write_blocks(draft, collection, language)
+    _bring_together(draft, *_write_blocks(draft, collection, language))
+    delete(draft.path / BLOCKS)  # nothing maps its files any more: NFS keeps those that are mapped
+
+
+def _bring_together(draft: Draft, terms: list[str], lengths: Int32, ends: list[int]) -> None:
+    """Write the index from the postings of the blocks; the parameters are what :func:`_write_blocks` returns."""
     ids, begins = (np.asarray(load_array(draft.path / BLOCKS / f"{name}.npy")) for name in ("terms", "begins"))
     blocks = [_Block(ids[start:stop], begins[start : stop + 1]) for start, stop in pairwise(ends)]
     passages = np.zeros(len(terms), np.int64)  # that have a term
@@ -242,7 +247,6 @@ def _build(draft: Draft, collection: Passages, language: str) -> None:
             add_rows(rows)
             for scores in _scores(idf[first:last], norm, offsets[first : last + 1] - offsets[first], rows, counts):
                 add_scores(scores)
-    delete(draft.path / BLOCKS)
 
 
 def _write_blocks(draft: Draft, collection: Passages, language: str) -> tuple[list[str], Int32, list[int]]:

@@ -174,7 +174,7 @@ def verify(path: Path, digest: Callable[[Path], str] = digest_file) -> Manifest:
     manifest = read_manifest(path)
     check_files(path, manifest, digest)
     with reading(path):
-        present = {p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()}
+        present = {file.relative_to(path).as_posix() for file in disk.files_below(path)}
     for name in sorted(present - set(manifest.files) - {MANIFEST, CARD}):
         if TEMPORARY not in name and not name.startswith("."):  # hidden: the hub and git leave files of their own
             raise ArtifactError("EXTRA_FILE", "a file the manifest does not name", "remove it", path=path / name)
@@ -320,7 +320,7 @@ def seal(draft: Draft, kind: str, settings: Mapping[str, Any], inputs: Mapping[s
     """Flush every file of the draft and write its manifest last."""
     draft.check()
     files = {}
-    for file in sorted(p for p in draft.path.rglob("*") if p.is_file()):
+    for file in disk.files_below(draft.path):
         disk.sync(file)
         if (name := file.relative_to(draft.path).as_posix()) != CARD:
             files[name] = (file.stat().st_size, digest_file(file))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import itertools
 import json
 import logging
 import os
@@ -35,6 +36,7 @@ BUFFER = 1 << 20
 LONGEST_NAME = 255  # bytes
 NAMESPACE = "/proc/self/ns/pid"  # in it, each process has its own number
 NEW, OLD, GONE = "new", "old", "gone"  # roles of temporaries: a draft, what stepped aside for it, what is deleted
+UNLINKED = ".nfs"  # begins the names under which NFS keeps deleted files while a process has them open or mapped
 
 watch: Callable[[str, Path, Any], None] | None = None  # set by a test; called with every change before it happens
 
@@ -116,7 +118,7 @@ def remove(path: Path) -> None:
     """
     with disk_faults(path), contextlib.suppress(FileNotFoundError):  # another process has deleted it
         if path.is_dir() and not path.is_symlink():
-            rename(path, aside := temporary(path, GONE))
+            rename(path, aside := unused(path))
             delete(aside)
         elif os.path.lexists(path):
             point("remove", path)
@@ -124,8 +126,11 @@ def remove(path: Path) -> None:
 
 
 def delete(path: Path) -> None:
-    """Delete a temporary, file or folder, if it is there; another process may be deleting it, too."""
-    with contextlib.suppress(FileNotFoundError):
+    """Delete a temporary, file or folder, if it is there; another process may be deleting it, too.
+
+    A file that a process maps stays on NFS, with the folders around it. The next :func:`sweep` tries again.
+    """
+    try:
         if path.is_dir() and not path.is_symlink():
             for entry in sorted(path.iterdir()):
                 delete(entry)
@@ -134,6 +139,25 @@ def delete(path: Path) -> None:
         elif os.path.lexists(path):
             point("remove", path)
             path.unlink()
+    except FileNotFoundError:
+        pass
+    except OSError as fault:
+        if not kept_by_nfs(path, fault.errno):
+            raise
+
+
+def kept_by_nfs(path: Path, number: int | None) -> bool:
+    """Whether only NFS keeps a file or folder that could not be deleted; ``number`` is what the system gave."""
+    if number == errno.EBUSY:
+        return path.name.startswith(UNLINKED)
+    left = (name for _, _, files in os.walk(path) for name in files)
+    return number in (errno.ENOTEMPTY, errno.EEXIST) and all(name.startswith(UNLINKED) for name in left)
+
+
+def files_below(folder: Path) -> list[Path]:
+    """The files in a folder and its folders, in order of their names, without deleted ones that NFS keeps."""
+    found = (path for path in folder.rglob("*") if not path.name.startswith(UNLINKED))
+    return sorted(path for path in found if path.is_file())
 
 
 def retire(aside: Path, path: Path) -> None:
@@ -141,7 +165,7 @@ def retire(aside: Path, path: Path) -> None:
     if os.path.lexists(aside):
         point("remove", aside)
         with contextlib.suppress(FileNotFoundError):
-            os.rename(aside, gone := temporary(path, GONE))
+            os.rename(aside, gone := unused(path))
             delete(gone)
 
 
@@ -306,6 +330,12 @@ def temporary(path: Path, role: str) -> Path:
     process, thread = os.getpid(), threading.get_native_id()
     owner = f"{process}" if thread == process else f"{process}.{thread}"
     return path.parent / f"{TEMPORARY}{role}-{path.name}-{owner}@{machine()}"
+
+
+def unused(path: Path) -> Path:
+    """A temporary name for what is deleted at ``path``; NFS may still keep what had the first of these names."""
+    names = (temporary(path.with_name(path.name + "~" * i), GONE) for i in itertools.count())
+    return next(name for name in names if not os.path.lexists(name))
 
 
 def machine() -> str:
