@@ -5,11 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import hardneg as hn
 from faults.injected import temporaries
 from faults.nfs import HIDDEN
 from hardneg.storage import disk
 from hardneg.storage.artifacts import load_array, publish, verify
 from hardneg.storage.disk import delete, remove
+from worlds.small_trainings import train_small
 from worlds.tiny_world import one_thread, tiny_collection  # noqa: F401
 
 
@@ -58,6 +60,14 @@ def test_a_folder_that_somebody_fills_meanwhile_is_a_fault(tmp_path, monkeypatch
     monkeypatch.setattr(disk, "point", lambda action, path, data=b"": (path.parent / "one/b").touch())
     with pytest.raises(OSError, match="not empty"):
         delete(tmp_path / "one")
+
+
+@pytest.mark.parametrize("recipe", ["ance-tele", "warmup", "star", "ance"])
+def test_trainings_release_the_vectors_that_they_delete(nfs, world, tmp_path, recipe):
+    """Only weights of a model in use are replaced: those of a model are few, and vectors may be many."""
+    train_small(recipe, world, tmp_path / "out")
+    assert {Path(kept).name for kept in nfs.kept} <= {"model.safetensors"}
+    assert hn.verify(tmp_path / "out")["whole"]
 
 
 def test_data_are_imported_and_searched(nfs, world, tmp_path, hardneg):

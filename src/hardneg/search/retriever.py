@@ -373,11 +373,11 @@ class Retriever(Guarded):
     @one_at_a_time
     def discard(self, *sides: Side) -> None:
         """Delete the embeddings (of ``sides``) in the cache."""
-        for place in sorted(self.stores(*sides)):
-            by_leader(discard, place)
-        for side in sides or SIDES:
+        for side in sides or SIDES:  # first: NFS keeps what is mapped
             for name in ("passages",) if side == "passage" else ("queries", "training_queries"):
                 self.__dict__.pop(name, None)
+        for place in sorted(self.stores(*sides)):
+            by_leader(discard, place)
 
     def stores(self, *sides: Side) -> set[Path]:
         """The folders of the embeddings (of ``sides``) in the cache, whether or not they are there.
