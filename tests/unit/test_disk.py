@@ -7,6 +7,8 @@ import itertools
 import json
 import os
 import socket
+import stat
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,7 @@ import hardneg
 from faults.injected import dead_pid, fate, fault_of, temporaries, tree
 from hardneg.errors import InputError, ResourceError
 from hardneg.storage import disk
-from hardneg.storage.artifacts import is_published
+from hardneg.storage.artifacts import is_published, publish
 from hardneg.storage.disk import TEMPORARY, append_lines, check_writable, publish_file, remove, write_json
 from hardneg.storage.os_errors import TOLD, disk_faults, require_space
 from hardneg.storage.safe_read import as_written, read_json
@@ -49,6 +51,40 @@ def test_a_file_is_replaced_whole(tmp_path):
     write_json(path, 2)
     assert read_json(path) == 2
     assert [p.name for p in path.parent.iterdir()] == ["results.json"]
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.ENOSYS])
+def test_a_disk_that_flushes_no_folders_is_told_once(tmp_path, monkeypatch, caplog, number):
+    """So do folders that VirtualBox, CIFS and Docker share."""
+    real = os.fsync
+
+    def fsync(handle):
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(number, os.strerror(number))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(disk, "_unflushed", threading.Event())
+    with caplog.at_level("WARNING"):
+        write_json(tmp_path / "deep/a.json", 1)
+        with publish(tmp_path / "pool", "negatives") as draft:
+            draft.json("b.json", 2)
+    assert read_json(tmp_path / "deep/a.json") == 1
+    assert read_json(tmp_path / "pool/b.json") == 2
+    (said,) = caplog.messages
+    assert said.startswith(f"{tmp_path}: this disk flushes no folders ({os.strerror(number)}): a power cut may ")
+
+
+@pytest.mark.parametrize(("number", "folders"), [(errno.EINVAL, False), (errno.EIO, True)])
+def test_any_other_refusal_to_flush_is_a_fault(tmp_path, monkeypatch, number, folders):
+    def fsync(handle):
+        if stat.S_ISDIR(os.fstat(handle).st_mode) == folders:
+            raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises((OSError, ResourceError)) as raised:
+        write_json(tmp_path / "a.json", 1)
+    assert os.strerror(number) in str(raised.value) or raised.value.code == "IO_ERROR"
 
 
 def test_a_file_never_takes_the_place_of_a_folder_or_a_device(tmp_path):

@@ -37,7 +37,9 @@ LONGEST_NAME = 255  # bytes
 NAMESPACE = "/proc/self/ns/pid"  # in it, each process has its own number
 NEW, OLD, GONE = "new", "old", "gone"  # roles of temporaries: a draft, what stepped aside for it, what is deleted
 UNLINKED = ".nfs"  # begins the names under which NFS keeps deleted files while a process has them open or mapped
+NO_FOLDERS = (errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.ENOSYS)  # given by disks that flush no folders
 
+_unflushed = threading.Event()  # whether this was told
 watch: Callable[[str, Path, Any], None] | None = None  # set by a test; called with every change before it happens
 
 
@@ -85,11 +87,18 @@ def foreign(path: Path) -> Iterator[Path]:
 
 
 def sync(path: Path) -> None:
-    """Flush a file or folder to the disk."""
+    """Flush a file or folder to the disk; a disk that flushes no folders is told once."""
     point("sync", path)
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as fault:
+        if fault.errno not in NO_FOLDERS or not path.is_dir():
+            raise
+        if not _unflushed.is_set():
+            _unflushed.set()
+            told = "%s: this disk flushes no folders (%s): a power cut may undo what was written last"
+            log.warning(told, path, fault.strerror)
     finally:
         os.close(handle)
 
