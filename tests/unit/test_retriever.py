@@ -24,7 +24,7 @@ from hardneg.api.searcher import Searcher
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.experiment.snapshot import Snapshot
 from hardneg.models.loading import load_encoder
-from hardneg.search import ann, embedding_store, retriever
+from hardneg.search import ann, embedding_store, encoding, retriever
 from hardneg.search.ann import open_index
 from hardneg.search.ann_building import build_index
 from hardneg.search.encoding import Encoding, encode_side
@@ -241,6 +241,24 @@ def test_embeddings_that_another_experiment_deletes_meanwhile_are_made_again(mak
     asked.discard()
     same(asked.search_queries(ROWS, 20), alone)
     assert len(times) == len({*times}) + 1
+
+
+def test_embeddings_of_another_process_are_waited_for_where_nfs_does_not_show_them_yet(make, monkeypatch):
+    """A machine that asked for the manifest before it was there may be told for a while that it is not."""
+    made, looks = make().passages, []
+
+    def shown(path):
+        looks.append(path)
+        return len(looks) == 3
+
+    monkeypatch.setattr(encoding, "is_published", shown)
+    monkeypatch.setattr(encoding, "has_others", lambda: True)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    assert encoding.opened_soon(made.path).digest == made.digest
+    assert len(looks) == 3
+    monkeypatch.setattr(encoding, "UNSEEN_SECONDS", 0)
+    with pytest.raises(ArtifactError, match="NO_MANIFEST"):
+        encoding.opened_soon(made.path.with_name("none"))
 
 
 def test_a_retriever_of_another_collection_is_refused(world, tmp_path):

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from hardneg.data.collection import Collection
 from hardneg.data.tokens import SomeTokens, TokenStore
 from hardneg.models.bi_encoder import BiEncoder
+from hardneg.process.distributed import has_others
 from hardneg.process.hardware import Precision
 from hardneg.process.memory import require
 from hardneg.process.progress import Tick, silent, track
 from hardneg.records import Side
 from hardneg.search.ann import traits
 from hardneg.search.embeddings import Dtype, Embeddings, encode_store, encoding_memory
+from hardneg.storage.artifacts import is_published
+
+UNSEEN_SECONDS = 60  # how long NFS may remember that a file is not there, with its usual options
 
 
 @dataclass(frozen=True)
@@ -71,3 +76,14 @@ def encode_side(
             facts=traits(encoder, side),
             progress=progress,
         )
+
+
+def opened_soon(path: Path) -> Embeddings:
+    """Open embeddings that another process has finished.
+
+    NFS may say for a while that a file is not there, if it was asked before another machine wrote that file.
+    """
+    until = time.monotonic() + (UNSEEN_SECONDS if has_others() else 0)
+    while not is_published(path) and time.monotonic() < until:
+        time.sleep(1)
+    return Embeddings.open(path)

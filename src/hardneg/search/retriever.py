@@ -23,7 +23,7 @@ from hardneg.process.progress import track
 from hardneg.records import Float32, Int32, Int64, Run, Side, VectorsByRow, distinct, owners, take_spans
 from hardneg.search.embedding_store import VERSION
 from hardneg.search.embeddings import Embeddings, discard
-from hardneg.search.encoding import Encoding, encode_side
+from hardneg.search.encoding import Encoding, encode_side, opened_soon
 from hardneg.search.locked import Guarded, one_at_a_time, opened_once
 from hardneg.search.parts import SharedIndex
 from hardneg.search.retrieve import Index, StoredIndex, dot_products, index_run
@@ -357,7 +357,7 @@ class Retriever(Guarded):
                     counted=counted,
                 )
             facts["tokens"] = sum_over_all(encoded)  # which waits: others may have shards to make
-        return made or Embeddings.open(path)
+        return made or opened_soon(path)
 
     def _embeddings(self, side: Side, *, searching: bool = True) -> tuple[TokenStore | SomeTokens, Path]:
         """The token store of a side, and where its embeddings live: keyed by digests, never by a name."""
