@@ -471,7 +471,6 @@ def test_titles_that_are_joined_as_the_card_says_give_equal_scores(
 
 @pytest.mark.parametrize("lengths", [{}, {"passage_length": 12}])
 def test_the_card_gives_scores_before_the_activation(classifiers, lengths, tmp_path, sentence_transformers):
-    source, rows = stub(), drawn(stub())
     ranker = load_ranker(classifiers("bert"), max_length=60, activation="sigmoid", **lengths)
     save_ranker(ranker, tmp_path / "ranker")
     card = (tmp_path / "ranker/README.md").read_text()

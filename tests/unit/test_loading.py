@@ -233,12 +233,15 @@ def test_a_manifest_of_another_program_is_passed_over(bert, copied):
     assert load_encoder(str(copied)).digest("passage") == load_encoder(str(bert)).digest("passage")
 
 
-@pytest.mark.parametrize("damage", [lambda text: "", lambda text: text[:-20], lambda text: text.replace("model", "mo")])
+DAMAGED = [lambda text: "", lambda text: text[:-20], lambda text: text.replace("model", "mo")]
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
 def test_a_damaged_manifest_of_ours_is_no_other_programs(bert, tmp_path, damage):
     save_encoder(load_encoder(str(bert)), tmp_path / "model")
     manifest = tmp_path / "model" / "manifest.json"
     manifest.write_text(damage(manifest.read_text()))
-    with pytest.raises(HardnegError, match="BAD_MANIFEST|CORRUPT"):
+    with pytest.raises(HardnegError, match=r"BAD_MANIFEST|CORRUPT"):
         load_encoder(str(tmp_path / "model"))
 
 

@@ -68,8 +68,8 @@ USE = """{logits}```python
 scores = CrossEncoder("this folder").predict([({query}, {passage})]{activation})
 ```"""
 
-LOGITS = """The model's configuration names a sigmoid, which `predict` applies by default. hardneg ranks, stores and \
-compares scores before it, as below. The order of passages is the same.
+LOGITS = """The model's configuration names a sigmoid, which `predict` applies by default. hardneg ranks, stores \
+and compares scores before it, as below. The order of passages is the same.
 
 """
 
