@@ -43,6 +43,7 @@ COLLECTIVES = {
     "any_of",
     "together",
     "collect",
+    "sum_over_all",
     "exchange",
     "begin_sum",
     "add_gradients",

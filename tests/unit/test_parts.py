@@ -248,6 +248,23 @@ def test_the_tokens_that_all_processes_encode_are_counted(world, tmp_path, monke
     in_group(3, work, tmp_path / "log")
 
 
+def test_a_process_that_does_not_see_the_embeddings_beside_is_refused(world, tmp_path):
+    """The other one finds them in the cache of the experiment that trained the model. Neither waits for ever."""
+    _ = state_of(world, tmp_path / "first").passages
+
+    def work(rank):
+        signal.alarm(60)  # not the hours that a group waits for one of its processes
+        state = state_of(world, tmp_path / "second")
+        state.beside = [tmp_path / "first/cache", None][rank]
+        if rank:
+            with pytest.raises(HardnegError, match=r"NO_MANIFEST.*; all processes must see the same files"):
+                _ = state.passages
+        else:
+            assert state.passages.path.is_relative_to(state.beside)
+
+    in_group(2, work, tmp_path / "log")
+
+
 # ---------------------------------------------------------------- while rank 0 works alone
 
 

@@ -18,7 +18,7 @@ from hardneg.errors import ArtifactError
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.packing import plan_batches
 from hardneg.models.tokenizing import texts_digest, token_store
-from hardneg.process.distributed import apart, barrier, by_leader, has_others, member, sum_over_all
+from hardneg.process.distributed import apart, by_leader, has_others, member, sum_over_all
 from hardneg.process.progress import track
 from hardneg.records import Float32, Int32, Int64, Run, Side, VectorsByRow, distinct, owners, take_spans
 from hardneg.search.embedding_store import VERSION
@@ -334,7 +334,7 @@ class Retriever(Guarded):
     def _embedded(self, side: Side, searching: bool) -> Embeddings:
         store, path = self._embeddings(side, searching=searching)
         if path.parent != self.cache / EMBEDDINGS:  # nothing is made there
-            barrier()  # as below, should another process not see them
+            sum_over_all(0)  # the very call below, should another process not see them
             return Embeddings.open(path)
         ready = is_published(path)
         held = contextlib.nullcontext() if ready else sharing(self.cache / LEASES / path.name)
