@@ -1,20 +1,25 @@
 """Embedding stores: shards, resuming, sharing between processes, and refusals."""
 
+import contextlib
 import hashlib
 import logging
+import os
+import resource
 
 import numpy as np
 import pytest
 import torch
 
-from hardneg.errors import ArtifactError, InputError, NumericError, SettingsError
+from hardneg.errors import ArtifactError, InputError, NumericError, ResourceError, SettingsError
 from hardneg.records import TokenBatch, offsets_of, take_spans
 from hardneg.search import embeddings
+from hardneg.search.embedding_store import Part
 from hardneg.search.embeddings import Embeddings, discard, encode_store, missing_parts
 from hardneg.storage.artifacts import verify
 from worlds.tiny_records import vectors_of
 
 DIM = 6
+set_limits = resource.setrlimit  # a test replaces it
 
 
 class Tokens:
@@ -92,6 +97,32 @@ def test_rows_across_shards(tmp_path):
 def test_shards_are_memory_mapped(tmp_path):
     found = encode(Tokens(), tmp_path / "e", shard_rows=100)
     assert [isinstance(shard, np.memmap) for shard in found.shards] == [True]
+
+
+@contextlib.contextmanager
+def few_files():
+    """The process may hold twenty files more than it does, until it raises its own limit."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    set_limits(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, limits[1]))
+    try:
+        yield
+    finally:
+        set_limits(resource.RLIMIT_NOFILE, limits)
+
+
+@pytest.mark.parametrize("opened", [Embeddings.open, lambda path: Part.open(path, 0, 2)])
+def test_a_store_may_have_more_shards_than_a_process_usually_holds_files(tmp_path, monkeypatch, opened):
+    encode(Tokens(), tmp_path / "e", shard_rows=1)
+    with few_files():
+        assert len(opened(tmp_path / "e").shards) in (50, 25)
+
+    def refuse(*given):
+        raise ValueError("not allowed to raise maximum limit")
+
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    said = r"UNREADABLE: cannot read \(Too many open files\); raise the limit of open files \(ulimit -n\)"
+    with few_files(), pytest.raises(ResourceError, match=rf"shard-000\d\d/.*{said}"):
+        opened(tmp_path / "e")
 
 
 def test_statistics_equal_a_slow_loop(tmp_path):

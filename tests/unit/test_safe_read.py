@@ -1,6 +1,7 @@
 """Only plain data is read: damage and pickles end in one line."""
 
 import contextlib
+import errno
 import os
 import pickle
 
@@ -49,10 +50,30 @@ def test_what_is_no_array_is_refused(tmp_path, mmap):
     (tmp_path / "empty.npy").write_bytes(b"")
     np.save(tmp_path / "short.npy", np.arange(100))
     (tmp_path / "short.npy").write_bytes((tmp_path / "short.npy").read_bytes()[:-8])
-    (tmp_path / "folder.npy").mkdir()
-    for name in ("zip.npy.npz", "text.npy", "empty.npy", "short.npy", "folder.npy", "nowhere.npy"):
+    for name in ("zip.npy.npz", "text.npy", "empty.npy", "short.npy", "nowhere.npy"):
         with pytest.raises(ArtifactError, match=f"{name}: BAD_ARRAY: "):
             load_array(tmp_path / name, mmap=mmap)
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ESTALE, errno.EACCES])
+def test_what_the_system_refuses_is_no_damage(tmp_path, monkeypatch, number, mmap):
+    """To make the artefact again would not help; and a resumed run must not take it for damaged."""
+
+    def refused(*arguments, **options):
+        raise OSError(number, os.strerror(number))
+
+    np.save(tmp_path / "a.npy", np.arange(3))
+    monkeypatch.setattr(np.lib.format, "open_memmap" if mmap else "read_array", refused)
+    with pytest.raises(
+        ResourceError, match=rf"a\.npy: UNREADABLE: cannot read \({os.strerror(number)}\)"
+    ) as raised:
+        load_array(tmp_path / "a.npy", mmap=mmap)
+    assert raised.value.status == 5
+    (tmp_path / "folder.npy").mkdir()
+    monkeypatch.undo()
+    with pytest.raises(ResourceError, match="UNREADABLE"):
+        load_array(tmp_path / "folder.npy", mmap=mmap)
 
 
 @pytest.mark.parametrize("mmap", [True, False])

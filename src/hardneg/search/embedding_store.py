@@ -30,6 +30,7 @@ from hardneg.storage.artifacts import (
 )
 from hardneg.storage.disk import write_array
 from hardneg.storage.manifest import version_of
+from hardneg.storage.os_errors import allow_open_files
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ class Embeddings:
         path = Path(path)
         manifest = open_artifact(path, KIND)
         facts = manifest.facts
+        allow_open_files(facts["shards"])
         return cls(
             path=path,
             n=facts["rows"],
@@ -122,8 +124,9 @@ class Part:
         """
         store = read_manifest(path)
         check_version(path, store)
-        shards, rows = [], [np.zeros(0, np.int32)]
-        for folder in (path / shard_name(i) for i in range(own, store.facts["shards"], processes)):
+        shards, rows, ours = [], [np.zeros(0, np.int32)], range(own, store.facts["shards"], processes)
+        allow_open_files(len(ours))
+        for folder in (path / shard_name(i) for i in ours):
             facts = open_artifact(folder, SHARD_KIND).facts
             shards.append(load_array(folder / "vectors.npy"))
             rows.append(np.arange(facts["start"], facts["start"] + facts["rows"], dtype=np.int32))

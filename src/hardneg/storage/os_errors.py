@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import re
+import resource
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,7 @@ REFUSED = (
     errno.ENOSYS,
     errno.EXDEV,
 )
+SPARE_FILES = 512  # that a process may open besides those that it announces
 TOLD = (*FULL, errno.EIO, errno.EROFS, errno.EFBIG)  # faults that a disk may report in the middle of a write
 
 
@@ -114,7 +116,22 @@ def reading(path: Path) -> Iterator[None]:
     except OSError as fault:
         what = f"cannot read ({fault.strerror or fault})"  # a fault of Python itself has no number: a pipe
         fix = elsewhere(path, "check the file and its permissions")
+        if fault.errno == errno.EMFILE:
+            fix = "raise the limit of open files (ulimit -n)"
         raise ResourceError("UNREADABLE", what, fix, path=path) from fault
+
+
+def allow_open_files(count: int) -> None:
+    """Let this process hold so many files open besides those of now, as far as the system's hard limit goes.
+
+    Each array that is mapped holds a file open, and the usual limit of a process is 1,024.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = len(os.listdir("/proc/self/fd")) + count + SPARE_FILES
+    most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if soft != resource.RLIM_INFINITY and most > soft:
+        with contextlib.suppress(OSError, ValueError):  # if it stays, the file too many is refused
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def elsewhere(path: Path, usual: str) -> str:

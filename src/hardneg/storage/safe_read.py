@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.errors import ArtifactError, InputError, TrustError
+from hardneg.errors import ArtifactError, InputError, ResourceError, TrustError
 from hardneg.storage.os_errors import reading
 
 T = TypeVar("T")
@@ -60,7 +60,10 @@ def _spelt(data: bytes, value: Any) -> bool:
 def load_array(path: Path, *, mmap: bool = True) -> NDArray[Any]:
     """Open an ``.npy`` array, memory-mapped and never unpickled."""
     try:
-        return undisturbed(lambda: _opened(path, mmap))
+        with reading(path):  # what the system refuses is no damage
+            return undisturbed(lambda: _opened(path, mmap))
+    except ResourceError:
+        raise
     except Exception as fault:  # a damaged header can raise almost any exception
         if holds_pickle(path):
             what = "a pickle, which could run code, in place of a plain array"
