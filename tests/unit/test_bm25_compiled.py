@@ -2,13 +2,16 @@
 
 import sys
 from concurrent.futures import Future
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from test_bm25 import collection, random_collection
 
+from hardneg.errors import ResourceError
+from hardneg.process.memory import limit_memory
 from hardneg.search import bm25
-from hardneg.search.bm25 import bm25_run, bm25_texts
+from hardneg.search.bm25 import bm25_run, bm25_texts, open_bm25
 
 numba = pytest.importorskip("numba")
 
@@ -107,6 +110,38 @@ def test_queries_come_in_order_whichever_thread_ends_first(monkeypatch, threads)
     with pytest.raises(ValueError, match="here"):
         found.extend(int(rows[0]) for rows, _ in hits)
     assert found == [*range(90)]
+
+
+@pytest.mark.parametrize(("room", "threads"), [(2**40, 64), (5 * 4 * 416, 5), (1, 1)])
+def test_there_are_as_many_threads_as_there_is_memory_for(tmp_path, monkeypatch, compiled, room, threads):
+    """Each has a score of every passage: 64 threads need 2 GB for nine million."""
+    asked, real = [], bm25_compiled.search_compiled
+
+    def searching(postings, k, *, threads, block):
+        asked.append(threads)
+        return real(postings, k, threads=1, block=block)
+
+    compiled()
+    monkeypatch.setattr(bm25_compiled, "search_compiled", searching)
+    monkeypatch.setattr(bm25, "usable_threads", lambda: 64)
+    monkeypatch.setattr(bm25, "spare", lambda: room)
+    index = open_bm25(random_collection(), tmp_path)
+    assert bm25._width(index) == 416
+    bm25.search(index, ["oak elm"], ROWS[:1], 3)
+    assert asked == [threads]
+
+
+@pytest.mark.parametrize("by", ["numpy", "compiled code"])
+def test_a_search_needs_room_for_a_score_of_every_passage(tmp_path, compiled, by):
+    index = replace(open_bm25(random_collection(), tmp_path), n=10_000_000)
+    if by == "compiled code":
+        compiled()
+    limit_memory("1M")
+    try:
+        with pytest.raises(ResourceError, match="MEMORY_TOO_SMALL: searching by BM25 needs 38 MiB"):
+            bm25.search(index, ["oak elm"], ROWS[:1], 3)
+    finally:
+        limit_memory()
 
 
 def test_who_stops_listening_stops_the_rest(monkeypatch):

@@ -191,6 +191,7 @@ def _publish(
 
 def search(index: Bm25Index, texts: Sequence[str], query_rows: Int32, k: int) -> Run:
     """The run of query ``texts`` [Q]; see :func:`bm25_texts`."""
+    require(_scratch(index), "searching by BM25")
     index = replace(index, rows=np.asarray(index.rows), scores=np.asarray(index.scores))  # slices cost less
     way = _compiled if _is_worth_compiling(len(texts), index.n) else _interpreted
     asked = _query_terms(index, texts)
@@ -386,7 +387,7 @@ def _is_worth_compiling(queries: int, passages: int) -> bool:
 
 
 def _compiled(index: Bm25Index, asked: QueryTerms, k: int) -> Iterator[tuple[Int32, Float32]]:
-    """The same hits as those of :func:`_interpreted`, by compiled code on all threads."""
+    """The same hits as those of :func:`_interpreted`, by compiled code on all threads that there is memory for."""
     from hardneg.search.bm25_compiled import Postings, search_compiled
 
     weights, terms, offsets = asked
@@ -402,12 +403,18 @@ def _compiled(index: Bm25Index, asked: QueryTerms, k: int) -> Iterator[tuple[Int
         values=index.scores,
         vectors=vectors,
     )
-    return search_compiled(postings, k, threads=usable_threads(), block=BLOCK)
+    threads = max(min(usable_threads(), spare() // _scratch(index)), 1)
+    return search_compiled(postings, k, threads=threads, block=BLOCK)
 
 
 def _width(index: Bm25Index) -> int:
     """The number of passages, rounded up to whole blocks."""
     return -(-index.n // BLOCK) * BLOCK
+
+
+def _scratch(index: Bm25Index) -> int:
+    """The bytes of a score of every passage, which each thread has while it searches."""
+    return _width(index) * np.dtype(np.float32).itemsize
 
 
 def _query_terms(index: Bm25Index, texts: Sequence[str]) -> QueryTerms:
