@@ -18,6 +18,7 @@ from hardneg.data.collection import Collection
 from hardneg.data.training_data import choose_splits
 from hardneg.diagnostics import best_vectors
 from hardneg.diagnostics import results as ends
+from hardneg.diagnostics.best_vectors import BestVectors
 from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.results import note_among
 from hardneg.diagnostics.search_state import bm25_judged
@@ -56,13 +57,13 @@ RUINOUS = 0.3  # a learning rate that makes any model worse
 def train(world, tmp_path):
     """A function that trains with dev and test; returns results, and where they are."""
 
-    def run(recipe, out="exp", *, model=None, dev="dev", test="test", **changes):
+    def run(recipe, out="exp", *, model=None, dev="dev", test="test", cache="cache", **changes):
         results = hn.train(
             recipe,
             world.collection,
             model or world.calm,
             tmp_path / out,
-            cache=tmp_path / "cache",
+            cache=tmp_path / cache,
             device="cpu",
             splits=hn.Splits("train", dev, test),
             **(SMALL | ALL[recipe] | changes),
@@ -236,6 +237,22 @@ def test_all_states_are_compared_as_the_index_retrieves_them(train, world, caplo
     assert f"best state: untrained, as trained on (dev {value})" in lines
     assert any("no state of training was better than the untrained one" in line for line in lines)
     assert opened_at(path).ended([STARTED, "step-2", LAST, "final"]) == LAST
+
+
+def test_no_embeddings_stay_but_those_of_the_kept_state(train, tmp_path, monkeypatch):
+    """The model as it came reads longer passages. It is the best one by the exact search, and cannot be kept."""
+    left, settle = [], BestVectors.settle
+
+    def settling(self, kept, last):
+        settle(self, kept, last)
+        left.append((set((tmp_path / "exp/cache/embeddings").iterdir()), kept.stores()))
+
+    monkeypatch.setattr(BestVectors, "settle", settling)
+    small = {"index": "pq", "subvectors": 2, "bits": 2, "steps": 4, "measure_every": 2, "learning_rate": RUINOUS}
+    results, _ = train("adore", cache="exp/cache", keep="best", passage_length=6, warmup=0, **small)
+    assert results["kept"]["state"] == STARTED
+    ((there, kept),) = left
+    assert there == kept
 
 
 SCRIPT = {"untrained": 0.5, 1: 0.6, 2: 0.6, 3: 0.7, 4: 0.65, 5: 0.7, 6: 0.9}  # 4 and 5 are no better than 3

@@ -9,7 +9,6 @@ from typing import Any
 from hardneg.diagnostics.measured import Measured
 from hardneg.diagnostics.summary import dev_values
 from hardneg.evaluation.measures import Measure
-from hardneg.experiment.names import LAST
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.process.distributed import by_leader
 from hardneg.search.embeddings import discard
@@ -25,27 +24,36 @@ class BestVectors:
 
     def __init__(self, measure: Measure) -> None:
         self.measure = measure
-        self.places: set[Path] = set()
+        self.newest: Snapshot | None = None
+        self.best: Snapshot | None = None
+        self.places: set[Path] = set()  # of its embeddings
 
     def look(self, state: State, seen: Mapping[str, Measured]) -> None:
         """Keep the embeddings of a state if it is the best one ``seen``, and delete those that were kept before.
 
-        All processes call it together. Embeddings that a state ``keeps`` for others are not deleted.
+        All processes call it together, for the forms of a state too: where an index decides, a state is judged
+        once its indexed form is ``seen``. Embeddings that a state ``keeps`` for others are not deleted.
         """
-        if not isinstance(state, Snapshot) or state.of or not by_leader(self._is_best, state.name, seen):
+        if not isinstance(state, Snapshot):
             return
-        places = set() if state.keeps else state.stores()
-        by_leader(discard_all, self.places - state.stores())
-        state.keeps, self.places = True, places
+        self.newest = newest = self.newest if state.of else state
+        if newest is None or newest is self.best or not by_leader(self._is_best, newest.name, seen):
+            return
+        places = set() if newest.keeps else newest.stores()
+        by_leader(discard_all, self.places - newest.stores())
+        newest.keeps, self.best, self.places = True, newest, places
 
     def settle(self, kept: Any, last: Any) -> None:
-        """Delete the embeddings of the last state if another state was kept, except those that both share."""
-        if kept is not last and isinstance(last, Snapshot) and isinstance(kept, Snapshot):
-            by_leader(discard_all, last.stores() - kept.stores() - self.places)
+        """Delete the embeddings of the last state and of the best one so far, except those of the state kept."""
+        if isinstance(last, Snapshot) and isinstance(kept, Snapshot):
+            by_leader(discard_all, (self.places | last.stores()) - kept.stores())
 
     def _is_best(self, name: str, seen: Mapping[str, Measured]) -> bool:
-        dev = dev_values(seen, name, self.measure)  # the state is the last one so far
-        return max(dev, key=lambda one: dev[one], default=None) == LAST
+        indexed = {one.record.of for one in seen.values() if one.record.kind == "indexed"}
+        if indexed and name not in indexed:
+            return False
+        dev = dev_values(seen, "", self.measure)  # by name: a state that cannot be kept is not among them
+        return max(dev, key=lambda one: dev[one], default=None) == name
 
 
 def discard_all(places: Iterable[Path]) -> None:
