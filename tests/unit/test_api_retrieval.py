@@ -320,7 +320,10 @@ def test_runs_are_compared_pair_by_pair(run_files):
     ("hits", "measures", "warned"),
     [
         ([12, 12, 3], "RR@10 R@100 R@1000", "at most 12 hits, so R@100 and R@1000 may be too low"),
-        ([12, 12, 3], "RR@10 R@12 AP", ""),
+        ([12, 12, 3], "RR@10 R@12", ""),
+        ([12, 12, 3], "RR@10 AP", "at most 12 hits, so AP may be too low"),
+        ([12, 12, 3], "nDCG R@1000", "at most 12 hits, so nDCG and R@1000 may be too low"),
+        ([1000, 1000], "AP", ""),
         ([12, 11, 10], "R@100", ""),  # BM25 found no more
         ([2, 2, 2], "R@100", ""),
     ],
@@ -336,6 +339,19 @@ def test_a_measure_deeper_than_the_run_is_warned_of(hits, measures, warned, capl
         call()
         assert [warned in line for line in caplog.messages] == [True] * len(caplog.messages)
         assert bool(caplog.messages) == bool(warned)
+
+
+def test_a_run_that_ends_before_another_is_warned_of_for_measures_without_a_cutoff(caplog):
+    """The same ranking has a higher AP if more of it is kept, so the difference would say nothing."""
+    whole = {f"q{i}": {f"d{j}": float(-j) for j in range(1300)} for i in range(3)}
+    part = {query: dict(list(hits.items())[:1100]) for query, hits in whole.items()}
+    qrels = {query: {"d1": 1, "d1200": 1} for query in whole}
+    hn.compare([part, part], qrels=qrels, measures="AP")
+    assert caplog.messages == []
+    hn.compare([whole, part], qrels=qrels, measures="AP RR@10")
+    assert [line.split(";")[0] for line in caplog.messages] == [
+        "run 2: its queries have at most 1100 hits, so AP may be too low"
+    ]
 
 
 def test_a_measure_that_cannot_be_higher_is_not_called_too_low(caplog):

@@ -33,7 +33,7 @@ from hardneg.data.own_passages import of_same_id, without_own, without_pairs
 from hardneg.errors import InputError, SettingsError
 from hardneg.evaluation.answers import evaluate_with_answers
 from hardneg.evaluation.compare import UNJUDGED, compare_runs, first_disagreement, overlap
-from hardneg.evaluation.measures import Evaluation, Measure, parse_measures
+from hardneg.evaluation.measures import ENOUGH, Evaluation, Measure, parse_measures
 from hardneg.records import Qrels, Run, spans
 
 log = logging.getLogger(__name__)
@@ -191,6 +191,7 @@ def warn_of_depth(
     found: Evaluation,
     measures: Sequence[Measure],
     collection: Collection | None,
+    furthest: int = 0,
 ) -> None:
     """Warn of measures that look deeper than a run goes, such as R@1000 of the 100 hits that training keeps.
 
@@ -200,14 +201,21 @@ def warn_of_depth(
     Parameters
     ----------
     whole, run : the run as it was searched, and without the hits that are their query itself.
+    furthest : the hits that a query has at most in the runs that are compared. A measure without a cut-off should
+        look at so many in each of them, as it grows with the hits, and at no fewer than a search brings for it.
     """
-    counts, deepest = spans(whole.offsets), int(spans(run.offsets).max(initial=0))
-    cut = int(counts.max(initial=0))
+    counts, deepest, cut = spans(whole.offsets), cut_of(run), cut_of(whole)
     if cut < LEAST_CUT or 2 * int((counts == cut).sum()) < len(counts):
         return
     if collection is not None and cut >= collection.n_passages:
         return
-    deeper = [str(measure) for measure in measures if measure.cutoff is not None and measure.depth > deepest]
+    # Training searches one deeper for queries that are passages, so a difference of one hit says nothing.
+    ends_early = cut < max(ENOUGH, furthest - 1)
+    deeper = [
+        str(measure)
+        for measure in measures
+        if (ends_early if measure.cutoff is None else measure.cutoff > deepest)
+    ]
     if deeper := [name for name in deeper if found.of(name).mean() < 1]:
         log.warning(
             "%s: its queries have at most %d hits, so %s may be too low; search with a larger k",
@@ -215,6 +223,11 @@ def warn_of_depth(
             deepest,
             " and ".join(deeper),
         )
+
+
+def cut_of(run: Run) -> int:
+    """The hits that a query of the run has at most."""
+    return int(spans(run.offsets).max(initial=0))
 
 
 def warn_of_no_passage(name: str, run: Run, judged: Qrels, by: str) -> None:
@@ -299,10 +312,10 @@ def compare(
     options: dict[str, Any] = {"collection": collection, "cache": cache_at(cache), "id_rank": None}
     evaluations = [evaluate_with_answers(run, judged, parsed, **options) for run in opened]
     names = [named(run, number) for number, some in enumerate(seeds, 1) for run in some]
-    by = judged_by(split, qrels)
+    by, furthest = judged_by(split, qrels), max(cut_of(run) for run in whole)
     for name, full, run, evaluation in zip(names, whole, opened, evaluations, strict=True):
         check_overlap(name, evaluation, by)
-        warn_of_depth(name, full, run, evaluation, parsed, collection)
+        warn_of_depth(name, full, run, evaluation, parsed, collection, furthest)
         warn_of_no_passage(name, run, judged, by)
     sides = sides_of(runs, seeds, list(zip(names, opened, evaluations, strict=True)))
     pairs = [Pair(*pair) for pair in itertools.combinations(sides, 2)]

@@ -24,7 +24,7 @@ MOST = 0.5  # share of the passages: dev is judged among fewer than these, or am
 
 def evaluation_depth(measures: Sequence[Measure]) -> int:
     """How deep dev and test queries are searched for these measures."""
-    return max(100, *(measure.cutoff or 1000 for measure in measures))
+    return max(100, *(measure.searched for measure in measures))
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ _FORM = re.compile(r"([A-Za-z]+(?:_[A-Za-z]+)*)(?:\((?:rel=(\d{1,9})|mode=(strin
 _NEEDS_CUTOFF = ("R", "P", "Success", "Judged", "Answer")
 _WITHOUT_REL = ("nDCG", "Judged", "Answer")
 _WHOLE_RUN = int(np.iinfo(np.int64).max)
+ENOUGH = 1000  # hits of a query that a search brings for a measure without a cut-off
 _ANY_GRADE = int(np.iinfo(np.int32).min)
 
 
@@ -63,6 +64,11 @@ class Measure:
     def depth(self) -> int:
         """The number of hits of each query that count."""
         return _WHOLE_RUN if self.cutoff is None else self.cutoff
+
+    @property
+    def searched(self) -> int:
+        """The number of hits of each query that a search should bring for the measure."""
+        return ENOUGH if self.cutoff is None else self.cutoff
 
     @classmethod
     def parse(cls, text: str) -> Measure:
