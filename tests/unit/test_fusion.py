@@ -46,7 +46,7 @@ def slow_fuse(runs, weights, fusion, k, prefer):
     for query in queries:
         total = {}
         for run, weight in zip(runs, weights, strict=True):
-            for row, worth in slow_worth(fusion, lists(run).get(query, [])).items():
+            for row, worth in slow_worth(fusion, lists(run).get(query, [])).items() if weight else ():
                 total[row] = total.get(row, 0.0) + weight * worth
         ranked = sorted(total, key=lambda row: (-np.float32(total[row]), prefer[row]))
         found[query] = [(row, float(np.float32(total[row]))) for row in ranked[:k]]
@@ -99,6 +99,15 @@ def test_ties_rank_by_row_or_by_id_also_at_the_cut():
     assert [row for row, _ in lists(fuse([a, b], id_rank=ranks))[0]] == [4, 2]
     assert [row for row, _ in lists(fuse([a, b], id_rank=ranks, k=1))[0]] == [4]
     assert [row for row, _ in lists(fuse([a, b], id_rank=ranks[::-1].copy(), k=1))[0]] == [2]
+
+
+@pytest.mark.parametrize("fusion", [RRF, MIN_MAX, Z])
+def test_a_run_of_weight_0_gives_its_queries_and_no_hits(fusion):
+    a = replace(run_of({0: [(7, 4.0), (3, 3.0)]}), limited="few")
+    b = run_of({0: [(3, math.inf), (9, 0.4)], 1: [(5, 1.0)]})
+    found = fuse([a, b], [1.0, 0.0], fusion=fusion)
+    assert {query: [row for row, _ in hits] for query, hits in lists(found).items()} == {0: [7, 3], 1: []}
+    assert found.limited == "few"
 
 
 def test_a_query_that_a_run_lacks_keeps_the_others():

@@ -93,7 +93,7 @@ def fuse(
     method : ``rrf``, reciprocal rank fusion, or ``linear``, the weighted sum of normalised scores; with
         ``normalisation`` (of ``linear``, by default ``min-max``) and ``rank_constant`` (of ``rrf``, by default 60)
         described at :class:`~hardneg.search.fusion.Fusion`.
-    weights : one for each run, in their order; 1 each by default.
+    weights : one for each run, in their order; 1 each by default. A run of weight 0 gives no hits.
     k : the most hits of a query that are kept. Equal scores rank by id descending, as in every run's file.
     data : the collection; needed to tune, otherwise only to check that the runs are of it.
     tune : a split, such as ``dev``, on which the weights are chosen. All weights that are multiples of 0.1 and add

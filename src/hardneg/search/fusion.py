@@ -109,7 +109,7 @@ def fuse(
     Parameters
     ----------
     runs : two or more, each with its hits best first. A query that a run lacks gets nothing from it.
-    weights : one for each run, 0 or more and not all 0; None: 1 each.
+    weights : one for each run, 0 or more and not all 0; None: 1 each. A run of weight 0 gives its queries alone.
     fusion : how hits are scored; None: reciprocal rank fusion.
     k : the most hits of a query that are kept; None: all.
     id_rank : [passages] rank of each passage's id: of equal scores the greater stands first, as in a run's file.
@@ -131,6 +131,8 @@ def fuse(
     factors = check_weights(weights, len(runs))
     collection, unit = check_alike(runs)
     queries = distinct(np.concatenate([run.query_rows for run in runs]))
+    # Hits of a run of weight 0 would stand behind all others: measures that look deep would count them.
+    runs, factors = zip(*((run, weight) for run, weight in zip(runs, factors, strict=True) if weight), strict=True)
     places = [locate(run.query_rows, queries) for run in runs]
     lengths = np.stack([_lengths(run, place) for run, place in zip(runs, places, strict=True)])
     order = None if id_rank is None else (len(id_rank) - 1 - id_rank).astype(np.int32)  # the lower the better
