@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from hardneg.data.collection import Collection
 from hardneg.diagnostics.breakdown import (
     OTHERS,
     by_label,
@@ -20,6 +21,7 @@ from hardneg.diagnostics.breakdown import (
 )
 from hardneg.negatives.pool import SOURCES
 from hardneg.records import offsets_of
+from hardneg.report.facts_queries import breakdown_table
 from worlds.tiny_records import positives_of
 
 
@@ -130,3 +132,16 @@ def test_most_moved_by_hand():
     best, worst = most_moved(rows, before, after, np.array([10, 2, 2, 1, 0]), np.array([1, 1, 1, 0, 0]), count=2)
     assert [(one.query_row, one.rank_before, one.rank_after) for one in best] == [(7, 10, 1), (3, 2, 1)]
     assert [(one.query_row, one.before, one.after, one.rank_after) for one in worst] == [(9, 1.0, 0.0, 0)]
+
+
+def test_words_of_a_title_are_words_of_the_positive(tmp_path):
+    """Else queries whose words stand in titles would seem to share none with what BM25 finds by them."""
+    passages = [("p", "red apple", "a text"), ("r", "", "blue plum")]
+    queries, judged = {"q": "red apple", "s": "green fig"}, {"q": ["p"], "s": ["r"]}
+    collection = Collection.from_lists(passages, queries, {"train": judged}, to=tmp_path / "c")
+    positives = collection.qrels("train").positives()
+    values = {"before": np.zeros(2), "after": np.array([0.0, 1.0]), "measure": "RR@10"}
+    change = SimpleNamespace(query_rows=positives.query_rows, positives=positives, **values)
+    opened = SimpleNamespace(kept={"change": change}, data_here=SimpleNamespace(collection=collection))
+    rows = [row for row in breakdown_table(opened).rows if row[0] == "share of its words in a positive"]
+    assert [row[1:3] for row in rows] == [("below 1", 1), ("1 or more", 1)]

@@ -133,6 +133,27 @@ def test_copies_may_have_near_copies_too(tmp_path):
     assert (copies["passages_equal"], copies["passages_nearly_equal"]) == (1, 3)
 
 
+@pytest.mark.parametrize(
+    ("titles", "equal"),
+    [
+        (["", "", ""], 2),
+        (["One", "Two", "Three"], 0),
+        (["One", " One ", "Two"], 1),
+        (["One", "", "Two"], 1),  # it may be either of them
+        (["", "", "Two"], 2),
+    ],
+)
+def test_equal_texts_under_different_titles_are_no_copies(tmp_path, titles, equal):
+    """Of some articles only the author is known; who removed these would lose articles."""
+    passages = [(f"p{i}", title, "Doe, J.") for i, title in enumerate(titles)]
+    passages += [("s", "One", "another text"), ("t", "", "a third text"), ("u", "One", "a third text")]
+    data = Collection.from_lists(passages, {"q": "x"}, {"train": {"q": ["s"]}}, to=tmp_path / "c")
+    found = hn.examine(data)
+    assert found["copies"]["passages_equal"] == equal + 1
+    assert any("are duplicates" in line for line in found["advice"])
+    assert data.copies.tolist() == [0, 0, 0, -1, 4, 4], "mining compares texts alone"
+
+
 def test_the_facts_by_hand(tmp_path):
     found = hn.examine(world(tmp_path))
     assert found["sizes"] == {"passages": 6, "queries": 6, "answers": False}

@@ -20,7 +20,7 @@ from hardneg.data.checks import BY_BOUND, is_blank
 from hardneg.data.collection import Collection, hashes_of_texts
 from hardneg.data.languages import ENGLISH
 from hardneg.data.near_copies import near, plain, signatures
-from hardneg.data.text import NO_TEXT, TextColumn, hash_strings
+from hardneg.data.text import NO_TEXT, TextColumn, hash_strings, hash_texts
 from hardneg.keyed_random import UInt64, hash64, key
 from hardneg.records import Int32, Int64, Qrels, distinct, spans
 
@@ -121,7 +121,7 @@ def suspicious(column: TextColumn) -> Int64:
 
 
 def copies(collection: Collection) -> dict[str, Any]:
-    """Counts of copies: passages with equal texts, passages of a sample with nearly equal texts, equal queries.
+    """Counts of copies: equal passages, passages of a sample with nearly equal texts, equal queries.
 
     White space and the Unicode form make no difference, and a blank text is no copy of another.
     """
@@ -132,12 +132,27 @@ def copies(collection: Collection) -> dict[str, Any]:
     asked = draw(collection.n_queries, MOST_QUERIES)
     queries = plain_hashes(collection.query_texts.take(asked))
     return {
-        "passages_equal": repeated(collection.text_keys),
+        "passages_equal": copied_passages(collection),
         "passages_nearly_equal": int((found >= 0)[copied].sum()),
         "passages_compared": len(drawn),
         "queries_equal": repeated(queries),
         "queries_compared": len(asked),
     }
+
+
+def copied_passages(collection: Collection) -> int:
+    """The number of passages that repeat the text of another one and have no title of their own.
+
+    Articles of which little but the author is known as text are no copies if their titles differ.
+    """
+    firsts = collection.copies
+    if firsts is None:
+        return 0
+    rows = np.flatnonzero(firsts >= 0)
+    titles, texts = hash_texts(collection.titles.take(rows)), firsts[rows].astype(np.uint64)
+    named = np.unique(np.stack([texts, titles], axis=1)[titles != NO_TEXT], axis=0)
+    apart = np.unique(named[:, 0], return_counts=True)[1]  # different titles of each text that has any
+    return len(rows) - len(distinct(texts)) - int((apart - 1).sum())
 
 
 def repeated(keys: UInt64) -> int:

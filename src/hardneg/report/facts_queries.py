@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hardneg.data.tokens import joined_passages
 from hardneg.diagnostics.breakdown import (
     Group,
     Moved,
@@ -79,7 +80,8 @@ def breakdown_table(opened: Opened) -> Table:
     some = slice(0, MOST_QUERIES)
     queries = collection.query_texts.take(change.query_rows[some])
     positives = change.positives.select(np.arange(len(queries)))
-    texts = collection.texts.take(positives.passage_rows)
+    titles, texts = (part.take(positives.passage_rows) for part in (collection.titles, collection.texts))
+    texts = joined_passages(titles, texts, " ")  # as BM25 and models read them
     own = [texts[a:b] for a, b in zip(positives.offsets, positives.offsets[1:], strict=False)]
     properties: dict[str, Any] = {
         "words of the query": query_lengths(queries),
