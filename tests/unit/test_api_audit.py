@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 import hardneg as hn
-from hardneg.api.audit import Sampling, _runs_of, cell_of, open_world, write_table
+from hardneg.api.audit import Sampling, _runs_of, open_world
 from hardneg.api.reopen import experiment_data
+from hardneg.api.suspects import cell_of, write_table
+from hardneg.cli.audit_text import pair_text
 from hardneg.cli.ending import has_negatives
 from hardneg.data.collection import Collection
 from hardneg.diagnostics.audit_page import audit_page, audit_section
@@ -23,6 +25,7 @@ from hardneg.records import spans
 from hardneg.report.lists import part_of
 from hardneg.search.runs import load_run, save_run
 from hardneg.storage.artifacts import read_manifest
+from worlds import tiny_records as records
 from worlds.tiny_world import COMMON, one_thread  # noqa: F401
 
 SMALL = {
@@ -156,6 +159,28 @@ def test_what_is_judged_is_left_out(trained, tmp_path):
         second["query_id"],
         second["passage_id"],
     )
+
+
+def small(folder, texts, grades, negatives):
+    """A pool of one query with these negatives and a collection with these texts and grades, audited by texts."""
+    data = Collection.from_lists(texts, {"q": "a query"}, {"train": {"q": grades}}, to=folder / "c")
+    positives = data.passage_ids.rows([name for name, grade in grades.items() if grade > 0]).tolist()
+    made = records.pool_of([data.passage_ids.rows(negatives).tolist()], [positives], collection=data.digest)
+    save_pool(made, folder / "pool", settings={}, inputs={})
+    return hn.audit(folder / "pool", data, bm25=False, cache=folder, out=folder / "table.tsv")
+
+
+def test_the_positive_that_a_suspect_is_most_like_stands_first(tmp_path):
+    """The signal is about that one, and texts, tables and reports show the first."""
+    texts = {"p1": "a b c d e", "p2": "v w x y z", "p3": "f g h i j", "p4": "one more text", "p5": "v w x y k"}
+    texts |= {"n": "v w x y z and", "m": "something else of a b c d e"}
+    found = small(tmp_path, texts, {f"p{i}": 1 for i in range(1, 6)}, ["n", "m"])
+    shown = {one["passage_id"]: one for one in found["suspects"]}
+    assert [one["passage_id"] for one in shown["n"]["positives"]] == ["p2", "p5", "p1"]
+    assert [one["passage_id"] for one in shown["m"]["positives"]] == ["p1", "p2", "p3"]
+    assert shown["n"]["signals"]["text"] == 0.75
+    assert "\tp2\t\tv w x y z\n" in (tmp_path / "table.tsv").read_text()
+    assert "| positive [p2]" in pair_text(1, shown["n"])
 
 
 def test_faults_are_told_before_anything_is_done(trained, tmp_path):

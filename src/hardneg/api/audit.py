@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -32,13 +32,14 @@ from hardneg.api.inputs import (
     of_second_model,
     source_at,
 )
-from hardneg.api.inspect import last_pool, passage_facts
+from hardneg.api.inspect import last_pool
+from hardneg.api.suspects import suspects, write_table
 from hardneg.arguments import checked
 from hardneg.config import nearest
 from hardneg.data.collection import Collection
-from hardneg.data.judgements import Judgements, can_hold
+from hardneg.data.judgements import Judgements
 from hardneg.data.own_passages import own_hits
-from hardneg.diagnostics.audit import KINDS, Audit, Pairs, StateRun, audit_pairs
+from hardneg.diagnostics.audit import KINDS, Pairs, StateRun, audit_pairs
 from hardneg.diagnostics.audit_page import audit_page
 from hardneg.errors import ArtifactError, HardnegError, InputError, SettingsError
 from hardneg.evaluation.answers import AnswerCache
@@ -50,7 +51,7 @@ from hardneg.experiment.provenance import collection_within
 from hardneg.experiment.so_far import states_so_far
 from hardneg.experiment.states import ends_of, read_states, without_copy
 from hardneg.negatives.facts import EMPTY
-from hardneg.negatives.pool import SOURCES, NegativePool, open_pool
+from hardneg.negatives.pool import NegativePool, open_pool
 from hardneg.process.progress import note
 from hardneg.records import Float32, Int32, Run, spans
 from hardneg.search.bm25 import bm25_run
@@ -61,7 +62,6 @@ from hardneg.storage.artifacts import is_published, publish_file
 log = logging.getLogger(__name__)
 
 DEPTH = 200  # of the runs that are made here
-POSITIVES = 3  # shown beside a suspected pair
 QUERY = "query"  # the name of the run of the training queries
 
 
@@ -109,10 +109,10 @@ def audit(
     Returns
     -------
     ``pool``, ``queries``, ``pairs`` (distinct pairs of a query and a negative), ``suspected`` (pairs for which a
-    signal fires), ``judged`` (pairs left out); ``signals``: for each ``signal`` its ``threshold``, ``pairs``,
-    ``queries``, ``by_source`` and ``meaning``; ``left_out``: for each signal that is not known, why; ``sources``:
-    for each ``source`` its ``pairs``, ``suspected`` and ``share``; ``suspects``: the pairs by suspicion, see
-    :func:`suspect_facts`.
+    signal fires), ``judged`` (pairs left out); ``signals``: for
+    each ``signal`` its ``threshold``, ``pairs``, ``queries``, ``by_source`` and ``meaning``; ``left_out``: for
+    each signal that is not known, why; ``sources``: for each ``source`` its ``pairs``, ``suspected`` and
+    ``share``; ``suspects``: the pairs by suspicion, see :func:`~hardneg.api.suspects.suspect_facts`.
 
     Raises
     ------
@@ -425,76 +425,3 @@ def model_run(world: World, model: Place, reading: Mapping[str, Any]) -> Run:
     retriever = retriever_with_runs(source, world.collection, world.cache)
     depth = min(DEPTH, world.collection.n_passages)
     return retriever.search("audit", world.pool.query_rows, depth, as_trained=True)
-
-
-# ---------------------------------------------------------------- pairs with texts
-
-
-def suspects(collection: Collection, found: Audit, chosen: Sequence[int]) -> list[dict[str, Any]]:
-    """The facts of these pairs, in that order."""
-    suspicion = found.suspicion
-    return [suspect_facts(collection, found, i) | {"suspicion": round(float(suspicion[i]), 4)} for i in chosen]
-
-
-def suspect_facts(collection: Collection, found: Audit, i: int) -> dict[str, Any]:
-    """The i-th pair for people.
-
-    Returns
-    -------
-    ``query_id``, ``query``; ``passage_id``, ``title``, ``text`` of the negative; its ``source``, ``rank``,
-    ``score``, ``episode`` and ``entries`` (how often the pool has it); ``positives``: at most three, each with
-    ``passage_id``, ``title``, ``text``; ``signals``: value by signal (None: not known); ``fired``: their names.
-    """
-    pairs, pool = found.pairs, found.pairs.pool
-    entry, position = int(pairs.entries[i]), int(pairs.positions[i])
-    row = int(pool.query_rows[position])
-    score = float(pool.scores[entry])
-    values = {one.name: float(one.values[i]) for one in found.signals}
-    return {
-        "query_id": collection.query_ids[row],
-        "query": collection.query_texts[row],
-        **passage_facts(collection, int(pool.passage_rows[entry])),
-        "source": SOURCES[pool.sources[entry]],
-        "rank": int(pool.ranks[entry]) or None,
-        "score": None if math.isnan(score) else score,
-        "episode": int(pool.episodes[entry]),
-        "entries": int(pairs.counts[i]),
-        "positives": [passage_facts(collection, int(one)) for one in pool.positives.of(position)[:POSITIVES]],
-        "signals": {name: round(value, 4) if math.isfinite(value) else None for name, value in values.items()},
-        "fired": [one.name for one in found.signals if one.fires[i]],
-    }
-
-
-def write_table(path: Path, rows: Sequence[Mapping[str, Any]], signals: Sequence[str]) -> None:
-    """Write pairs as tab-separated columns with a header; a tab or a line break of a text becomes a blank.
-
-    Pairs whose ids have one are left out, with a warning: with another id the table could not be labelled.
-    """
-    plain = ("query_id", "passage_id", "suspicion", "source", "episode", "query", "title", "text")
-    header = [
-        "place",
-        *plain,
-        *(f"signal_{name}" for name in signals),
-        "positive_id",
-        "positive_title",
-        "positive_text",
-    ]
-    held = [(place, row) for place, row in enumerate(rows, 1) if can_hold(row["query_id"], row["passage_id"])]
-    if left := len(rows) - len(held):
-        log.warning("%s: %s with a tab or a line break in an id left out", path, counted(left, "pair"))
-    with publish_file(path) as stream:
-        stream.write("\t".join(header).encode() + b"\n")
-        for place, row in held:
-            first = row["positives"][0] if row["positives"] else {}
-            cells = [place, *(row[name] for name in plain), *(row["signals"][name] for name in signals)]
-            cells += [first.get(name, "") for name in ("passage_id", "title", "text")]
-            written = [
-                cell_of(name, "" if cell is None else str(cell)) for name, cell in zip(header, cells, strict=True)
-            ]
-            stream.write("\t".join(written).encode() + b"\n")
-
-
-def cell_of(column: str, text: str) -> str:
-    """A cell of the table: an id as it is, unless it would end the cell; in a text, runs of blanks become one."""
-    as_it_is = column.endswith("_id") and not set("\t\r\n") & set(text)
-    return text if as_it_is else " ".join(text.split())
