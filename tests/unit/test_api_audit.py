@@ -161,6 +161,10 @@ def test_what_is_judged_is_left_out(trained, tmp_path):
     )
 
 
+def named_pairs(found):
+    return [(one["query_id"], one["passage_id"]) for one in found["suspects"]]
+
+
 def small(folder, texts, grades, negatives):
     """A pool of one query with these negatives and a collection with these texts and grades, audited by texts."""
     data = Collection.from_lists(texts, {"q": "a query"}, {"train": {"q": grades}}, to=folder / "c")
@@ -181,6 +185,16 @@ def test_the_positive_that_a_suspect_is_most_like_stands_first(tmp_path):
     assert shown["n"]["signals"]["text"] == 0.75
     assert "\tp2\t\tv w x y z\n" in (tmp_path / "table.tsv").read_text()
     assert "| positive [p2]" in pair_text(1, shown["n"])
+
+
+def test_pairs_that_a_split_judges_not_relevant_are_left_out(tmp_path):
+    texts = {"p": "a b c d e", "n": "a b c d e and", "m": "a b c d e or", "l": "a b c d e but"}
+    found = small(tmp_path, texts, {"p": 1, "n": 0, "l": -1}, ["n", "m", "l"])
+    assert (found["judged"], found["pairs"], found["suspected"]) == (2, 1, 1)
+    assert named_pairs(found) == [("q", "m")]
+    (tmp_path / "other").mkdir()
+    found = small(tmp_path / "other", texts, {"p": 1, "n": 0}, ["n"])
+    assert (found["judged"], found["pairs"], found["suspects"], found["sources"]) == (1, 0, [], [])
 
 
 def test_faults_are_told_before_anything_is_done(trained, tmp_path):

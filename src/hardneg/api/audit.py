@@ -53,7 +53,7 @@ from hardneg.experiment.states import ends_of, read_states, without_copy
 from hardneg.negatives.facts import EMPTY
 from hardneg.negatives.pool import NegativePool, open_pool
 from hardneg.process.progress import note
-from hardneg.records import Float32, Int32, Run, spans
+from hardneg.records import Float32, Int32, Run, owners, pair_keys, spans
 from hardneg.search.bm25 import bm25_run
 from hardneg.search.runs import load_run
 from hardneg.shown import counted
@@ -109,7 +109,7 @@ def audit(
     Returns
     -------
     ``pool``, ``queries``, ``pairs`` (distinct pairs of a query and a negative), ``suspected`` (pairs for which a
-    signal fires), ``judged`` (pairs left out); ``signals``: for
+    signal fires), ``judged`` (pairs left out, as people or a split of the collection judge them); ``signals``: for
     each ``signal`` its ``threshold``, ``pairs``, ``queries``, ``by_source`` and ``meaning``; ``left_out``: for
     each signal that is not known, why; ``sources``: for each ``source`` its ``pairs``, ``suspected`` and
     ``share``; ``suspects``: the pairs by suspicion, see :func:`~hardneg.api.suspects.suspect_facts`.
@@ -168,7 +168,7 @@ def facts_of(
     known : judgements of people; pairs that they label are left out.
     """
     every = Pairs.of(world.pool)
-    pairs = unjudged(every, known)
+    pairs = unjudged(every, known, world.collection)
     found = audit_pairs(pairs, thresholds=thresholds, **gathered.given)
     order = found.ranking()
     facts: dict[str, Any] = {"pool": str(world.place), "queries": len(world.pool), "pairs": len(pairs)}
@@ -344,8 +344,13 @@ def known_judgements(world: World, place: Place | None) -> Judgements | None:
     return found
 
 
-def unjudged(pairs: Pairs, known: Judgements | None) -> Pairs:
-    """The pairs that nobody has labelled; "unsure" is no label."""
+def unjudged(pairs: Pairs, known: Judgements | None, collection: Collection) -> Pairs:
+    """The pairs that nobody has judged: no split has a grade of them, and no person a label but "unsure"."""
+    for split in collection.splits:
+        qrels = collection.qrels(split)
+        refused = qrels.grades <= 0  # positives are no negatives of a pool
+        judged = pair_keys(qrels.query_rows[owners(qrels.offsets)[refused]], qrels.passage_rows[refused])
+        pairs = pairs.keep(~np.isin(pair_keys(pairs.query_rows, pairs.passage_rows), judged))
     if known is None:
         return pairs
     labelled = known.are(pairs.query_rows, pairs.passage_rows, "positive", "relevant", "negative")
