@@ -25,15 +25,8 @@ from hardneg.process.threads import usable_threads
 from hardneg.records import Float32, Int32, Int64, Run, offsets_of, spans
 from hardneg.search.analysers import facts_of, tokenizer_of
 from hardneg.search.runs import check_request, limited_run, part_of, run_of_lists
-from hardneg.storage.artifacts import (
-    Draft,
-    digest_json,
-    is_published,
-    load_array,
-    open_artifact,
-    publish,
-    read_json,
-)
+from hardneg.storage.artifacts import Draft, is_published, load_array, open_artifact, publish, read_json
+from hardneg.storage.digests import digest_json
 from hardneg.storage.disk import delete
 from hardneg.storage.lease import LEASES, made_once
 
@@ -191,7 +184,7 @@ def _publish(
 
 def search(index: Bm25Index, texts: Sequence[str], query_rows: Int32, k: int) -> Run:
     """The run of query ``texts`` [Q]; see :func:`bm25_texts`."""
-    require(_scratch(index), "searching by BM25")
+    require(4 * _width(index), "searching by BM25")  # a float32 score of every passage, for each thread
     index = replace(index, rows=np.asarray(index.rows), scores=np.asarray(index.scores))  # slices cost less
     way = _compiled if _is_worth_compiling(len(texts), index.n) else _interpreted
     asked = _query_terms(index, texts)
@@ -403,18 +396,13 @@ def _compiled(index: Bm25Index, asked: QueryTerms, k: int) -> Iterator[tuple[Int
         values=index.scores,
         vectors=vectors,
     )
-    threads = max(min(usable_threads(), spare() // _scratch(index)), 1)
+    threads = max(min(usable_threads(), spare() // (4 * _width(index))), 1)
     return search_compiled(postings, k, threads=threads, block=BLOCK)
 
 
 def _width(index: Bm25Index) -> int:
     """The number of passages, rounded up to whole blocks."""
     return -(-index.n // BLOCK) * BLOCK
-
-
-def _scratch(index: Bm25Index) -> int:
-    """The bytes of a score of every passage, which each thread has while it searches."""
-    return _width(index) * np.dtype(np.float32).itemsize
 
 
 def _query_terms(index: Bm25Index, texts: Sequence[str]) -> QueryTerms:
