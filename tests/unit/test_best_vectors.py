@@ -75,9 +75,16 @@ def test_what_was_held_goes_where_another_state_is_kept(best):
     assert best.deleted == ["passages, its own", f"queries of {UNTRAINED}"]
 
 
-def test_without_an_index_the_model_as_it_came_is_compared_and_not_the_state_that_training_starts_from(best):
+def test_without_an_index_the_better_of_the_two_untrained_states_is_held(best):
     came, first, two = Bare(UNTRAINED, "its own"), Bare(STARTED), Bare("step-2")
-    look(best, [came, first, two], {UNTRAINED: 0.6, STARTED: 0.9, "step-2": 0.5})
-    assert (best.best, best.deleted) == (came, [])
+    look(best, [came, first, two], {UNTRAINED: 0.9, STARTED: 0.6, "step-2": 0.5})
+    assert (best.best is came, best.deleted) == (True, [])
     best.settle(came, two)
     assert best.deleted == ["passages, shared", "queries of step-2"]
+
+
+def test_the_state_that_training_starts_from_takes_the_place_of_the_model_as_it_came(best):
+    came, first, two = Bare(UNTRAINED, "its own"), Bare(STARTED), Bare("step-2")
+    look(best, [came, first, two], {UNTRAINED: 0.6, STARTED: 0.9, "step-2": 0.5})
+    assert best.best is first
+    assert best.deleted == ["passages, its own", f"queries of {UNTRAINED}"]

@@ -1,6 +1,7 @@
 """Embedding stores: shards, resuming, sharing between processes, and refusals."""
 
 import contextlib
+import gc
 import hashlib
 import logging
 import os
@@ -102,6 +103,7 @@ def test_shards_are_memory_mapped(tmp_path):
 @contextlib.contextmanager
 def few_files():
     """The process may hold twenty files more than it does, until it raises its own limit."""
+    gc.collect()  # or more, when what is not needed lets go of its files
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     set_limits(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, limits[1]))
     try:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 from hardneg.models.source import ModelSource
 from hardneg.recipes.cost_model import work_of
@@ -17,8 +18,9 @@ def test_the_record_loads_no_torch_and_has_a_place_for_a_ranker():
 
 
 def test_a_plan_counts_the_measured_states_of_a_schedule_that_is_not_run_to_its_end():
+    unused = SimpleNamespace(train=(), dev=None, test=None)  # the data of this plan
     settings = Star(steps=40, stop_step=5, measure_every=0.05)
     episode = settings.episode_of(60)
     assert (episode.steps, episode.scheduled) == (5, 40)
     assert settings.measured_steps(episode) == [2, 4]
-    assert work_of(settings, None, [episode], states=2, entries=1).passed == 2
+    assert work_of(settings, unused, [episode], states=2, entries=1).passed == 2

@@ -17,7 +17,7 @@ from hardneg.errors import HardnegError
 from hardneg.models.loading import load_encoder
 from hardneg.process.distributed import apart, by_leader, group, is_leader, member, together
 from hardneg.records import Positives, TokenBatch, offsets_of
-from hardneg.search import embeddings, parts
+from hardneg.search import embeddings, encoding, parts
 from hardneg.search.embedding_store import Embeddings, Part, shard_name
 from hardneg.search.embeddings import encode_store
 from hardneg.search.encoding import Encoding
@@ -248,8 +248,9 @@ def test_the_tokens_that_all_processes_encode_are_counted(world, tmp_path, monke
     in_group(3, work, tmp_path / "log")
 
 
-def test_a_process_that_does_not_see_the_embeddings_beside_is_refused(world, tmp_path):
+def test_a_process_that_does_not_see_the_embeddings_beside_is_refused(world, tmp_path, monkeypatch):
     """The other one finds them in the cache of the experiment that trained the model. Neither waits for ever."""
+    monkeypatch.setattr(encoding, "UNSEEN_SECONDS", 1)
     _ = state_of(world, tmp_path / "first").passages
 
     def work(rank):

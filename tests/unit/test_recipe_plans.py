@@ -33,7 +33,7 @@ from hardneg.recipes.estimate import (
     tokens_of_step,
 )
 from hardneg.recipes.frozen_cost import frozen_work
-from hardneg.recipes.microbenchmarks import RankingCost, spread
+from hardneg.recipes.microbenchmarks import LexicalCost, RankingCost, spread
 from hardneg.recipes.starting_ranker import starting_ranker
 from worlds.tiny_world import COMMON, one_thread, tiny_collection, tiny_model  # noqa: F401
 
@@ -148,6 +148,7 @@ def test_adore_trains_queries_alone_and_searches_at_every_step(world, work_of, m
     )
     monkeypatch.setattr(estimate, "encode_seconds", lambda *_: 1.0)
     monkeypatch.setattr(estimate, "search_seconds", lambda *_: 1.0)
+    monkeypatch.setattr(estimate, "bm25_seconds", lambda *_: LexicalCost(1.0, 1.0))
     monkeypatch.setattr(timing, "seconds_of", lambda work: work() or 1.0)
     seconds, _ = time_stages(work, encoder, sample)
     assert set(sides) == {"query"}
