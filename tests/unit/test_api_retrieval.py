@@ -354,13 +354,33 @@ def test_a_run_that_ends_before_another_is_warned_of_for_measures_without_a_cuto
     ]
 
 
-def test_a_measure_that_cannot_be_higher_is_not_called_too_low(caplog):
+@pytest.mark.parametrize(
+    ("grades", "measures", "warned"),
+    [
+        ({"d1": 1}, "RR AP nDCG RR@100 R@100 nDCG@100 AP@100 P@100 Success@100", ""),  # no more can be found
+        ({"d1": 1, "d99": 1}, "RR Success@100", ""),  # the first relevant hit alone counts
+        ({"d1": 1, "d99": 1}, "AP nDCG", "AP and nDCG"),
+        ({"d99": 1}, "RR AP Success@100", "RR and AP and Success@100"),
+        ({"d1": 1, "d99": 2}, "RR RR(rel=2) AP(rel=3)", "RR(rel=2)"),  # no passage has grade 3
+        ({"d1": 1, "d99": 0}, "nDCG", ""),
+        ({"d1": 1}, "Judged@100", "Judged@100"),  # which further hits are judged is not known
+    ],
+)
+def test_a_measure_that_cannot_be_higher_is_not_called_too_low(grades, measures, warned, caplog):
     run = {f"q{i}": {f"d{j}": float(-j) for j in range(12)} for i in range(3)}
-    qrels = {query: {"d1": 1} for query in run}
-    hn.evaluate(run, qrels=qrels, measures="R@100 nDCG@100")
-    hn.compare([run, run], qrels=qrels, measures="R@100 nDCG@100")
-    assert len(caplog.messages) == 3
-    assert all("so nDCG@100 may be too low" in line for line in caplog.messages)
+    qrels = dict.fromkeys(run, grades)
+    hn.evaluate(run, qrels=qrels, measures=measures)
+    hn.compare([run, run], qrels=qrels, measures=measures)
+    told = [line.split("so ")[1].split(" may")[0] for line in caplog.messages if "hits" in line]
+    assert told == [warned] * 3 * bool(warned)
+
+
+def test_only_queries_whose_search_was_cut_can_make_a_measure_too_low(caplog):
+    """The search of q2 found no more, and q3 is not in the run: a larger k would change neither."""
+    run = {f"q{i}": {f"d{j}": float(-j) for j in range(hits)} for i, hits in enumerate([12, 12, 3])}
+    qrels = {"q0": {"d1": 1}, "q1": {"d1": 1}, "q2": {"d99": 1}, "q3": {"d99": 1}}
+    hn.evaluate(run, qrels=qrels, measures="RR AP R@100")
+    assert caplog.messages == []
 
 
 def test_measures_may_be_a_list(run_files):

@@ -33,7 +33,7 @@ from hardneg.data.own_passages import of_same_id, without_own, without_pairs
 from hardneg.errors import InputError, SettingsError
 from hardneg.evaluation.answers import evaluate_with_answers
 from hardneg.evaluation.compare import UNJUDGED, compare_runs, first_disagreement, overlap
-from hardneg.evaluation.measures import ENOUGH, Evaluation, Measure, parse_measures
+from hardneg.evaluation.measures import ENOUGH, Evaluation, Measure, parse_measures, relevant_hits
 from hardneg.records import Qrels, Run, spans
 
 log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ def evaluate(
         runs[0], judged, parsed, collection=collection, cache=cache_at(cache), id_rank=None
     )
     check_overlap(named(run), evaluation, judged_by(split, qrels))
-    warn_of_depth(named(run), whole[0], runs[0], evaluation, parsed, collection)
+    warn_of_depth(named(run), whole[0], runs[0], judged, evaluation, parsed, collection)
     warn_of_no_passage(named(run), runs[0], judged, judged_by(split, qrels))
     if per_query is not None:
         write_per_query(Path(per_query), evaluation, queries)
@@ -188,6 +188,7 @@ def warn_of_depth(
     name: str,
     whole: Run,
     run: Run,
+    judged: Qrels,
     found: Evaluation,
     measures: Sequence[Measure],
     collection: Collection | None,
@@ -195,8 +196,8 @@ def warn_of_depth(
 ) -> None:
     """Warn of measures that look deeper than a run goes, such as R@1000 of the 100 hits that training keeps.
 
-    A search was cut at some depth if half of its queries or more have just so many hits; BM25 may find fewer. A
-    measure that is 1 cannot be too low.
+    A search was cut at some depth if half of its queries or more have just so many hits; BM25 may find fewer. Of
+    measures that a deeper search cannot raise, such as RR where each query has a relevant hit, nothing is said.
 
     Parameters
     ----------
@@ -211,18 +212,32 @@ def warn_of_depth(
         return
     # Training searches one deeper for queries that are passages, so a difference of one hit says nothing.
     ends_early = cut < max(ENOUGH, furthest - 1)
-    deeper = [
-        str(measure)
-        for measure in measures
-        if (ends_early if measure.cutoff is None else measure.cutoff > deepest)
-    ]
-    if deeper := [name for name in deeper if found.of(name).mean() < 1]:
+    deeper = [one for one in measures if (ends_early if one.cutoff is None else one.cutoff > deepest)]
+    # A list that lost the query itself before is one hit shorter than the others.
+    were_cut = judged.select(np.flatnonzero(np.isin(judged.query_rows, whole.query_rows[counts >= cut - 1])))
+    if low := [str(one) for one in deeper if can_rise(one, run, were_cut, found)]:
         log.warning(
             "%s: its queries have at most %d hits, so %s may be too low; search with a larger k",
             name,
             deepest,
-            " and ".join(deeper),
+            " and ".join(low),
         )
+
+
+def can_rise(measure: Measure, run: Run, judged: Qrels, found: Evaluation) -> bool:
+    """Whether further hits of the queries that ``judged`` has could raise a measure.
+
+    They can if the run lacks a relevant passage of a query, or all of them where the first hit alone counts. Which
+    further passages are judged or have an answer is not known here: then a measure that is not 1 may rise.
+    """
+    if measure.name in ("Judged", "Answer"):
+        return bool(found.of(str(measure)).mean() < 1)
+    positives = judged.positives(measure.rel).some()
+    if not len(positives):
+        return False
+    hits = relevant_hits(run, positives)
+    wanted = 1 if measure.name in ("RR", "Success") else spans(positives.offsets)
+    return bool((hits.count(hits.query) < wanted).any())
 
 
 def cut_of(run: Run) -> int:
@@ -315,7 +330,7 @@ def compare(
     by, furthest = judged_by(split, qrels), max(cut_of(run) for run in whole)
     for name, full, run, evaluation in zip(names, whole, opened, evaluations, strict=True):
         check_overlap(name, evaluation, by)
-        warn_of_depth(name, full, run, evaluation, parsed, collection, furthest)
+        warn_of_depth(name, full, run, judged, evaluation, parsed, collection, furthest)
         warn_of_no_passage(name, run, judged, by)
     sides = sides_of(runs, seeds, list(zip(names, opened, evaluations, strict=True)))
     pairs = [Pair(*pair) for pair in itertools.combinations(sides, 2)]
