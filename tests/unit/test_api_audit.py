@@ -165,9 +165,13 @@ def named_pairs(found):
     return [(one["query_id"], one["passage_id"]) for one in found["suspects"]]
 
 
-def small(folder, texts, grades, negatives):
-    """A pool of one query with these negatives and a collection with these texts and grades, audited by texts."""
-    data = Collection.from_lists(texts, {"q": "a query"}, {"train": {"q": grades}}, to=folder / "c")
+def small(folder, texts, grades, negatives, **others):
+    """A pool of one query with these negatives and a collection with these texts and grades, audited by texts.
+
+    ``others``: split -> its grades of the same query.
+    """
+    splits = {name: {"q": some} for name, some in {"train": grades, **others}.items()}
+    data = Collection.from_lists(texts, {"q": "a query"}, splits, to=folder / "c")
     positives = data.passage_ids.rows([name for name, grade in grades.items() if grade > 0]).tolist()
     made = records.pool_of([data.passage_ids.rows(negatives).tolist()], [positives], collection=data.digest)
     save_pool(made, folder / "pool", settings={}, inputs={})
@@ -195,6 +199,14 @@ def test_pairs_that_a_split_judges_not_relevant_are_left_out(tmp_path):
     (tmp_path / "other").mkdir()
     found = small(tmp_path / "other", texts, {"p": 1, "n": 0}, ["n"])
     assert (found["judged"], found["pairs"], found["suspects"], found["sources"]) == (1, 0, [], [])
+
+
+def test_pairs_that_any_split_judges_relevant_are_suspected_all_the_same(tmp_path):
+    """They are false negatives, and a pool leaves out only the positives of its own split."""
+    texts = {"p": "a b c d e", "n": "a b c d e and", "m": "a b c d e or", "l": "a b c d e but"}
+    found = small(tmp_path, texts, {"p": 1, "n": 0}, ["n", "m", "l"], dev={"n": 1, "m": 0}, test={"l": 1, "n": 0})
+    assert (found["judged"], found["pairs"], found["suspected"]) == (1, 2, 2)
+    assert sorted(named_pairs(found)) == [("q", "l"), ("q", "n")]
 
 
 def test_faults_are_told_before_anything_is_done(trained, tmp_path):

@@ -109,10 +109,11 @@ def audit(
     Returns
     -------
     ``pool``, ``queries``, ``pairs`` (distinct pairs of a query and a negative), ``suspected`` (pairs for which a
-    signal fires), ``judged`` (pairs left out, as people or a split of the collection judge them); ``signals``: for
-    each ``signal`` its ``threshold``, ``pairs``, ``queries``, ``by_source`` and ``meaning``; ``left_out``: for
-    each signal that is not known, why; ``sources``: for each ``source`` its ``pairs``, ``suspected`` and
-    ``share``; ``suspects``: the pairs by suspicion, see :func:`~hardneg.api.suspects.suspect_facts`.
+    signal fires), ``judged`` (pairs left out: people labelled them, or a split of the collection judges them not
+    relevant and no other split relevant); ``signals``: for each ``signal`` its ``threshold``, ``pairs``,
+    ``queries``, ``by_source`` and ``meaning``; ``left_out``: for each signal that is not known, why; ``sources``:
+    for each ``source`` its ``pairs``, ``suspected`` and ``share``; ``suspects``: the pairs by suspicion, see
+    :func:`~hardneg.api.suspects.suspect_facts`.
 
     Raises
     ------
@@ -168,7 +169,7 @@ def facts_of(
     known : judgements of people; pairs that they label are left out.
     """
     every = Pairs.of(world.pool)
-    pairs = unjudged(every, known, world.collection)
+    pairs = unlabelled(every, known, world.collection)
     found = audit_pairs(pairs, thresholds=thresholds, **gathered.given)
     order = found.ranking()
     facts: dict[str, Any] = {"pool": str(world.place), "queries": len(world.pool), "pairs": len(pairs)}
@@ -344,13 +345,20 @@ def known_judgements(world: World, place: Place | None) -> Judgements | None:
     return found
 
 
-def unjudged(pairs: Pairs, known: Judgements | None, collection: Collection) -> Pairs:
-    """The pairs that nobody has judged: no split has a grade of them, and no person a label but "unsure"."""
+def unlabelled(pairs: Pairs, known: Judgements | None, collection: Collection) -> Pairs:
+    """The pairs that may be false negatives and still need a person's look.
+
+    No person gave them a label but "unsure", and no split judges them not relevant, unless another one judges them
+    relevant. Such a pair is a false negative: a pool leaves out the positives of its own training alone.
+    """
+    keys = pair_keys(pairs.query_rows, pairs.passage_rows)
+    refused, relevant = np.zeros(len(pairs), bool), np.zeros(len(pairs), bool)
     for split in collection.splits:
         qrels = collection.qrels(split)
-        refused = qrels.grades <= 0  # positives are no negatives of a pool
-        judged = pair_keys(qrels.query_rows[owners(qrels.offsets)[refused]], qrels.passage_rows[refused])
-        pairs = pairs.keep(~np.isin(pair_keys(pairs.query_rows, pairs.passage_rows), judged))
+        judged = pair_keys(qrels.query_rows[owners(qrels.offsets)], qrels.passage_rows)
+        refused |= np.isin(keys, judged[qrels.grades <= 0])
+        relevant |= np.isin(keys, judged[qrels.grades > 0])
+    pairs = pairs.keep(~refused | relevant)
     if known is None:
         return pairs
     labelled = known.are(pairs.query_rows, pairs.passage_rows, "positive", "relevant", "negative")
