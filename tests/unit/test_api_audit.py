@@ -191,6 +191,18 @@ def test_the_positive_that_a_suspect_is_most_like_stands_first(tmp_path):
     assert "| positive [p2]" in pair_text(1, shown["n"])
 
 
+def test_the_positives_of_a_query_are_read_once_however_many_they_are(tmp_path, monkeypatch):
+    """Once for the signal and once for what is shown, not for each negative anew."""
+    read = []
+    monkeypatch.setattr("hardneg.diagnostics.audit.words_of", lambda text: read.append(text) or text.split())
+    texts = {f"p{i}": f"a b c d {i}" for i in range(5000)} | {f"n{i}": f"x a b c d {i}" for i in range(4)}
+    found = small(tmp_path, texts, {f"p{i}": 1 for i in range(5000)}, [f"n{i}" for i in range(4)])
+    assert sorted(read) == sorted([*texts.values()] * 2)
+    shown = {one["passage_id"]: [p["passage_id"] for p in one["positives"]] for one in found["suspects"]}
+    assert shown["n0"] == ["p0", "p1", "p2"]
+    assert shown["n3"] == ["p3", "p0", "p1"]
+
+
 def test_pairs_that_a_split_judges_not_relevant_are_left_out(tmp_path):
     texts = {"p": "a b c d e", "n": "a b c d e and", "m": "a b c d e or", "l": "a b c d e but"}
     found = small(tmp_path, texts, {"p": 1, "n": 0, "l": -1}, ["n", "m", "l"])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +14,39 @@ import numpy as np
 from hardneg.api.inspect import passage_facts
 from hardneg.data.collection import Collection
 from hardneg.data.judgements import can_hold
-from hardneg.diagnostics.audit import Audit, runs_of
+from hardneg.diagnostics.audit import Audit, KnownRuns
 from hardneg.negatives.pool import SOURCES
-from hardneg.records import Int32, Int64
+from hardneg.records import Int32, Int64, offsets_of
 from hardneg.shown import counted
 from hardneg.storage.artifacts import publish_file
 
 log = logging.getLogger(__name__)
 
 POSITIVES = 3  # shown beside a suspected pair
-HELD = 4096  # passages whose runs of words are held: few positives have many suspects
 
 
 def suspects(collection: Collection, found: Audit, chosen: Sequence[int]) -> list[dict[str, Any]]:
     """The facts of these pairs, in that order."""
-    suspicion = found.suspicion
-    runs = lru_cache(HELD)(lambda row: runs_of(collection.texts[row]))
+    pairs, suspicion, positives = found.pairs, found.suspicion, found.pairs.pool.positives
+    known = KnownRuns(collection.texts.__getitem__)
+    query_of = dict(zip(chosen, pairs.positions[list(chosen)].tolist(), strict=True))
+    shown: dict[int, Int32] = {}
+    for query, group in itertools.groupby(sorted(chosen, key=query_of.__getitem__), key=query_of.__getitem__):
+        some = list(group)
+        alike = most_alike(pairs.passage_rows[some], positives.of(query), known.runs)
+        shown |= {i: rows[:POSITIVES] for i, rows in zip(some, alike, strict=True)}
     return [
-        suspect_facts(collection, found, i, runs) | {"suspicion": round(float(suspicion[i]), 4)} for i in chosen
+        suspect_facts(collection, found, i, shown[i]) | {"suspicion": round(float(suspicion[i]), 4)}
+        for i in chosen
     ]
 
 
-def suspect_facts(collection: Collection, found: Audit, i: int, runs: Callable[[int], Int64]) -> dict[str, Any]:
+def suspect_facts(collection: Collection, found: Audit, i: int, shown: Int32) -> dict[str, Any]:
     """The i-th pair for people.
 
     Parameters
     ----------
-    runs : passage row -> the runs of its text, see :func:`~hardneg.diagnostics.audit.runs_of`.
+    shown : the positives (rows) to show beside it.
 
     Returns
     -------
@@ -52,7 +58,6 @@ def suspect_facts(collection: Collection, found: Audit, i: int, runs: Callable[[
     pairs, pool = found.pairs, found.pairs.pool
     entry, position = int(pairs.entries[i]), int(pairs.positions[i])
     row, passage = int(pool.query_rows[position]), int(pool.passage_rows[entry])
-    shown = most_alike(passage, pool.positives.of(position), runs)[:POSITIVES]
     score = float(pool.scores[entry])
     values = {one.name: float(one.values[i]) for one in found.signals}
     return {
@@ -64,26 +69,36 @@ def suspect_facts(collection: Collection, found: Audit, i: int, runs: Callable[[
         "score": None if math.isnan(score) else score,
         "episode": int(pool.episodes[entry]),
         "entries": int(pairs.counts[i]),
-        "positives": [passage_facts(collection, one) for one in shown],
+        "positives": [passage_facts(collection, one) for one in shown.tolist()],
         "signals": {name: round(value, 4) if math.isfinite(value) else None for name, value in values.items()},
         "fired": [one.name for one in found.signals if one.fires[i]],
     }
 
 
-def most_alike(passage: int, positives: Int32, runs: Callable[[int], Int64]) -> list[int]:
-    """The positives (rows), the one with the most similar text first: the signal ``text`` speaks of that one.
+def most_alike(passages: Int32, positives: Int32, runs: Callable[[int], Int64]) -> Iterator[Int32]:
+    """For each passage [n] the positives (rows) of its query, the one with the most similar text first.
 
-    Equal ones keep their order.
+    The signal ``text`` speaks of that one. Equal ones keep their order. The positives are read and numbered once,
+    as a query may have thousands.
+
+    Parameters
+    ----------
+    runs : passage row -> the runs of its text, see :func:`~hardneg.diagnostics.audit.runs_of`.
     """
-    own = runs(passage)
-    rows: list[int] = positives.tolist()
-
-    def likeness(row: int) -> float:
-        other = runs(row)
-        both = len(np.intersect1d(own, other, assume_unique=True))
-        return both / max(len(own) + len(other) - both, 1)
-
-    return sorted(rows, key=likeness, reverse=True) if len(rows) > 1 else rows
+    if len(positives) < 2:
+        yield from itertools.repeat(positives, len(passages))
+        return
+    texts = [runs(row) for row in positives.tolist()]
+    lengths = np.array([len(one) for one in texts])
+    offsets = offsets_of(lengths)
+    every, numbers = np.unique(np.concatenate(texts), return_inverse=True)
+    for passage in passages.tolist():
+        own = runs(passage)
+        marked = np.zeros(len(every), np.uint8)
+        marked[np.intersect1d(every, own, assume_unique=True, return_indices=True)[1]] = 1
+        both = np.diff(offsets_of(marked[numbers])[offsets])
+        share = both / np.maximum(lengths + len(own) - both, 1)  # Jaccard
+        yield positives[np.argsort(-share, kind="stable")]
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]], signals: Sequence[str]) -> None:

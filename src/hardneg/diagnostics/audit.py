@@ -136,7 +136,7 @@ def likeness(pairs: Pairs, text_of: Texts) -> Float32:
     resemblance and containment of documents", 1997). It is computed exactly: MinHash serves to find similar texts
     among all passages, but here the pairs are given. Runs are compared by hashes of 64 bits.
     """
-    known = _Known(text_of)
+    known = KnownRuns(text_of)
     values, offsets = np.zeros(len(pairs), np.float32), pairs.offsets
     few = len(distinct(pairs.passage_rows)) + len(distinct(pairs.pool.positive_rows)) <= TOGETHER
     for start, stop in [(0, len(pairs.pool))] if few else blocks(offsets):  # each block numbers its texts anew
@@ -144,7 +144,7 @@ def likeness(pairs: Pairs, text_of: Texts) -> Float32:
     return values
 
 
-class _Known:
+class KnownRuns:
     """The runs of the texts that were asked for, held while there is room.
 
     What is held stays: blocks ask for texts in the same order again and again, so the one that was not asked for
