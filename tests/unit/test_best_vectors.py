@@ -1,5 +1,6 @@
 """The embeddings of the best state on dev so far, where an index decides and where the exact search does."""
 
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,11 +21,14 @@ class Bare(Snapshot):
     """A state that has nothing but a name, and embeddings: its queries, and passages that some states share."""
 
     def __init__(self, name, passages="shared", of=""):
-        self.name, self.of, self.keeps = name, of, False
+        self.name, self.of, self.keeps, self.released = name, of, False, False
         self.places = {Path(f"queries of {name}"), Path(f"passages, {passages}")}
 
     def stores(self, *sides):
         return self.places
+
+    def release(self, *sides):
+        self.released = True
 
 
 @pytest.fixture
@@ -61,7 +65,7 @@ def test_states_are_judged_as_the_index_retrieves_them(best):
     indexed = {f"{STARTED}/pq": 0.3, "step-2/pq": 0.2, "step-4/pq": 0.4, "last/pq": 0.1}
     look(best, order, exact | indexed)
     assert best.deleted == ["passages, its own", f"queries of {UNTRAINED}", f"queries of {STARTED}"]
-    assert best.best is four
+    assert best.best() is four
     assert [one.name for one in order if one.keeps] == [UNTRAINED, STARTED, "step-4"]
     best.settle(four, last)
     assert best.deleted[3:] == ["queries of last"]
@@ -78,7 +82,7 @@ def test_what_was_held_goes_where_another_state_is_kept(best):
 def test_without_an_index_the_better_of_the_two_untrained_states_is_held(best):
     came, first, two = Bare(UNTRAINED, "its own"), Bare(STARTED), Bare("step-2")
     look(best, [came, first, two], {UNTRAINED: 0.9, STARTED: 0.6, "step-2": 0.5})
-    assert (best.best is came, best.deleted) == (True, [])
+    assert (best.best() is came, best.deleted) == (True, [])
     best.settle(came, two)
     assert best.deleted == ["passages, shared", "queries of step-2"]
 
@@ -86,5 +90,29 @@ def test_without_an_index_the_better_of_the_two_untrained_states_is_held(best):
 def test_the_state_that_training_starts_from_takes_the_place_of_the_model_as_it_came(best):
     came, first, two = Bare(UNTRAINED, "its own"), Bare(STARTED), Bare("step-2")
     look(best, [came, first, two], {UNTRAINED: 0.6, STARTED: 0.9, "step-2": 0.5})
-    assert best.best is first
+    assert best.best() is first
     assert best.deleted == ["passages, its own", f"queries of {UNTRAINED}"]
+
+
+def test_no_state_is_held_that_nobody_else_holds(best):
+    """A state has a whole model, and training goes on after it."""
+    one, two = Bare("step-2"), Bare("step-4")
+    living = [weakref.ref(one), weakref.ref(two)]
+    look(best, [one, two], {"step-2": 0.6, "step-4": 0.5})
+    del one, two
+    assert [state() for state in living] == [None, None]
+    three = Bare("step-6", "its own")
+    look(best, [three], {"step-6": 0.7})
+    assert best.deleted == ["passages, shared", "queries of step-2"]
+
+
+def test_states_let_go_of_embeddings_before_these_are_deleted(best, monkeypatch):
+    one, two, last = Bare("step-2"), Bare("step-4"), Bare("last")
+    released = []
+    monkeypatch.setattr(
+        best_vectors, "discard", lambda place: released.append((one.released, two.released, last.released))
+    )
+    look(best, [one, two, last], {"step-2": 0.5, "step-4": 0.6, "last": 0.4})
+    assert released == [(True, False, False)]
+    best.settle(two, last)
+    assert released[1:] == [(True, True, True)]

@@ -62,10 +62,11 @@ def test_a_folder_that_somebody_fills_meanwhile_is_a_fault(tmp_path, monkeypatch
         delete(tmp_path / "one")
 
 
-@pytest.mark.parametrize("recipe", ["ance-tele", "warmup", "star", "ance"])
-def test_trainings_release_the_vectors_that_they_delete(nfs, world, tmp_path, recipe):
+@pytest.mark.parametrize("keep", ["last", "best"])
+@pytest.mark.parametrize("recipe", ["ance-tele", "warmup", "star", "ance", "adore"])
+def test_trainings_release_the_vectors_that_they_delete(nfs, world, tmp_path, recipe, keep):
     """Only weights of a model in use are replaced: those of a model are few, and vectors may be many."""
-    train_small(recipe, world, tmp_path / "out")
+    train_small(recipe, world, tmp_path / "out", keep=keep)
     assert {Path(kept).name for kept in nfs.kept} <= {"model.safetensors"}
     assert hn.verify(tmp_path / "out")["whole"]
 

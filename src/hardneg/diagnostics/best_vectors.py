@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from hardneg.evaluation.measures import Measure
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.process.distributed import by_leader
 from hardneg.search.embeddings import discard
+
+Remembered = Callable[[], Snapshot | None]  # None where nobody else holds the state any more
 
 
 class BestVectors:
@@ -24,8 +27,8 @@ class BestVectors:
 
     def __init__(self, measure: Measure) -> None:
         self.measure = measure
-        self.newest: Snapshot | None = None
-        self.best: Snapshot | None = None
+        self.newest: Remembered = _none  # not kept from being freed: a state has a whole model
+        self.best: Remembered = _none
         self.places: set[Path] = set()  # of its embeddings
 
     def look(self, state: State, seen: Mapping[str, Measured]) -> None:
@@ -36,16 +39,22 @@ class BestVectors:
         """
         if not isinstance(state, Snapshot):
             return
-        self.newest = newest = self.newest if state.of else state
-        if newest is None or newest is self.best or not by_leader(self._is_best, newest.name, seen):
+        self.newest = self.newest if state.of else weakref.ref(state)
+        newest, before = self.newest(), self.best()
+        if newest is None or newest is before or not by_leader(self._is_best, newest.name, seen):
             return
         places = set() if newest.keeps else newest.stores()
+        if before is not None:
+            before.release()
         by_leader(discard_all, self.places - newest.stores())
-        newest.keeps, self.best, self.places = True, newest, places
+        newest.keeps, self.best, self.places = True, self.newest, places
 
     def settle(self, kept: Any, last: Any) -> None:
         """Delete the embeddings of the last state and of the best one so far, except those of the state kept."""
         if isinstance(last, Snapshot) and isinstance(kept, Snapshot):
+            for state in (self.best(), last):
+                if state is not None:
+                    state.release()
             by_leader(discard_all, (self.places | last.stores()) - kept.stores())
 
     def _is_best(self, name: str, seen: Mapping[str, Measured]) -> bool:
@@ -54,6 +63,10 @@ class BestVectors:
             return False
         dev = dev_values(seen, "", self.measure)  # by name: a state that cannot be kept is not among them
         return max(dev, key=lambda one: dev[one], default=None) == name
+
+
+def _none() -> None:
+    return None
 
 
 def discard_all(places: Iterable[Path]) -> None:

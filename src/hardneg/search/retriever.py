@@ -371,11 +371,16 @@ class Retriever(Guarded):
         return store, place_in(self.cache, beside, Path(EMBEDDINGS, key[:32]), Embeddings.open)
 
     @one_at_a_time
-    def discard(self, *sides: Side) -> None:
-        """Delete the embeddings (of ``sides``) in the cache."""
-        for side in sides or SIDES:  # first: NFS keeps what is mapped
+    def release(self, *sides: Side) -> None:
+        """Let go of the embeddings (of ``sides``) that are open; they are opened again when they are needed."""
+        for side in sides or SIDES:
             for name in ("passages",) if side == "passage" else ("queries", "training_queries"):
                 self.__dict__.pop(name, None)
+
+    @one_at_a_time
+    def discard(self, *sides: Side) -> None:
+        """Delete the embeddings (of ``sides``) in the cache."""
+        self.release(*sides)  # first: NFS keeps what is mapped
         for place in sorted(self.stores(*sides)):
             by_leader(discard, place)
 
