@@ -253,8 +253,9 @@ def test_queries_on_demand_give_a_sign_of_life_for_each_batch(snapshot, world, m
 
 
 def test_many_queries_on_demand_are_held_once(snapshot, monkeypatch):
-    monkeypatch.setattr(on_demand, "FEW", 5)
-    queries, encoded, held = snapshot(sparing=True).queries, [], []
+    state = snapshot(sparing=True)
+    monkeypatch.setattr(on_demand, "BESIDE", 5 * state.encoder.dim * 2)  # the vectors of five queries in float16
+    queries, encoded, held = state.queries, [], []
     encode = queries._encoded
 
     def counted(rows):
@@ -267,3 +268,19 @@ def test_many_queries_on_demand_are_held_once(snapshot, monkeypatch):
         queries.rows(rows)
     assert encoded == [9, 4, 8, 3]
     assert held == [[], [9], [4], [8]]
+
+
+def test_dev_and_test_are_encoded_once_on_demand(snapshot, monkeypatch):
+    """A state searches dev, then test; then its errors on dev are counted, then those on test."""
+    state, encoded = snapshot(sparing=True), []
+    queries, dev, test = state.queries, np.arange(8000), np.arange(10_000, 21_000)
+    queries.whole_from = 50_000
+
+    def zeros(rows):
+        encoded.append(len(rows))
+        return np.zeros((len(rows), state.encoder.dim), "float16")
+
+    monkeypatch.setattr(queries, "_encoded", zeros)
+    for rows in (dev, test, dev, test):
+        queries.rows(rows)
+    assert encoded == [8000, 11_000]

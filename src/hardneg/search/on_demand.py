@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.models.tokenizing import token_store
+from hardneg.process.memory import spare
 from hardneg.process.progress import track
 from hardneg.records import offsets_of
 from hardneg.search.retriever import Retriever
 
 AT_ONCE = 256  # queries that are encoded together
-FEW = 4096  # queries whose vectors take little memory
+BESIDE = 1 << 27  # the most bytes of vectors that are held beside others
 
 
 class QueriesOnDemand:
@@ -27,7 +28,7 @@ class QueriesOnDemand:
 
     def __init__(self, retriever: Retriever, *, searching: bool, whole_from: int | None = None) -> None:
         self.retriever, self.searching, self.whole_from = retriever, searching, whole_from
-        self._last: dict[bytes, NDArray[Any]] = {}  # the last vectors, which one state is asked for twice
+        self._last: dict[bytes, NDArray[Any]] = {}  # the last vectors: a state is asked for dev, test, dev, test
 
     def rows(self, rows: NDArray[np.integer]) -> NDArray[Any]:
         """Vectors [len(rows), dim] of these rows, in that order."""
@@ -38,7 +39,9 @@ class QueriesOnDemand:
                 return self.retriever._embed("query", searching=self.searching).rows(rows)
             key = rows.tobytes()
             if key not in self._last:
-                beside = [one for one in self._last.items() if min(len(one[1]), len(rows)) <= FEW]
+                ours, most = self.retriever, min(BESIDE, spare())
+                needed = len(rows) * ours.encoder.dim * np.dtype(ours.encoding.dtype).itemsize
+                beside = [one for one in self._last.items() if min(one[1].nbytes, needed) <= most]
                 self._last = dict(beside[-1:])  # before the next are made: never are many held twice
                 self._last[key] = self._encoded(rows)
             return self._last[key]
