@@ -24,6 +24,7 @@ from hardneg.api.searcher import Searcher
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.experiment.snapshot import Snapshot
 from hardneg.models.loading import load_encoder
+from hardneg.process import progress
 from hardneg.search import ann, embedding_store, encoding, retriever
 from hardneg.search.ann import open_index
 from hardneg.search.ann_building import build_index
@@ -254,8 +255,9 @@ def test_embeddings_of_another_process_are_waited_for_where_nfs_does_not_show_th
     monkeypatch.setattr(encoding, "is_published", shown)
     monkeypatch.setattr(encoding, "has_others", lambda: True)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    before = progress.beats
     assert encoding.opened_soon(made.path).digest == made.digest
-    assert len(looks) == 3
+    assert (len(looks), progress.beats - before) == (3, 2), "those who wait for this process see that it lives"
     monkeypatch.setattr(encoding, "UNSEEN_SECONDS", 0)
     with pytest.raises(ArtifactError, match="NO_MANIFEST"):
         encoding.opened_soon(made.path.with_name("none"))

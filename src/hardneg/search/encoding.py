@@ -12,7 +12,7 @@ from hardneg.models.bi_encoder import BiEncoder
 from hardneg.process.distributed import has_others
 from hardneg.process.hardware import Precision
 from hardneg.process.memory import require
-from hardneg.process.progress import Tick, silent, track
+from hardneg.process.progress import Tick, silent, track, wait_for_another
 from hardneg.records import Side
 from hardneg.search.ann import traits
 from hardneg.search.embeddings import Dtype, Embeddings, encode_store, encoding_memory
@@ -85,5 +85,5 @@ def opened_soon(path: Path) -> Embeddings:
     """
     until = time.monotonic() + (UNSEEN_SECONDS if has_others() else 0)
     while not is_published(path) and time.monotonic() < until:
-        time.sleep(1)
+        wait_for_another()
     return Embeddings.open(path)
