@@ -8,6 +8,7 @@ import json
 import math
 import re
 import tracemalloc
+from dataclasses import replace
 from types import SimpleNamespace
 
 import ir_measures
@@ -201,12 +202,63 @@ def test_an_index_needs_room_for_a_block_under_a_limit(tmp_path):
 
 
 def test_the_hits_of_a_search_need_room_under_a_limit(tmp_path, monkeypatch):
-    """No list is longer than the passages that have a term of its query."""
+    """A list is at least as long as the passages that have one term of its query; a few hits are not asked for."""
     c, asked = random_collection(), []
+    rows = np.arange(len(c.query_texts), dtype=np.int32)
     monkeypatch.setattr(runs, "require", lambda size, what: asked.append((size, what)))
-    run = bm25_run(c, np.arange(len(c.query_texts), dtype=np.int32), 50, tmp_path)
+    few = bm25_run(c, rows, 50, tmp_path)
+    assert asked == []
+    monkeypatch.setattr(runs, "UNASKED", 0)
+    run = bm25_run(c, rows, 50, tmp_path)
     assert asked == [(size := asked[0][0], "a run")]
-    assert 8 * len(run.scores) <= size <= 8 * 50 * len(run)
+    assert 0 < size <= 8 * len(run.scores) == 8 * len(few.scores)
+
+
+def long_run(hits, limit):
+    """The run of 1,000 lists of so many hits, of queries of four terms that 1,000 passages have, under a limit."""
+    one, made = np.arange(hits, dtype=np.int32), []
+
+    def lists():
+        for _ in range(1000):
+            made.append(hits)
+            yield one, one.astype(np.float32)
+
+    terms, offsets = np.full(4000, 1000), np.arange(0, 4001, 4)
+    limit_memory(limit)
+    try:
+        return len(runs.run_of_lists(lists(), np.arange(1000, dtype=np.int32), 4000, terms, offsets, "c").scores)
+    except ResourceError as fault:
+        return len(made), re.search(r"give --max-ram (\d+M) or more", f"{fault}")[1]
+    finally:
+        limit_memory()
+
+
+def test_hits_are_refused_only_where_they_do_not_fit(monkeypatch):
+    """Of 8 MiB in all if all terms stand in the same passages, up to 31 MiB if they do not."""
+    monkeypatch.setattr(runs, "UNASKED", 1 << 20)
+    held = own_memory()
+    assert long_run(1000, f"{held + (16 << 20)}") == 1_000_000
+    made, named = long_run(1000, f"{held + (4 << 20)}")
+    assert made == 0, "it is clear from the start"
+    assert long_run(1000, named) == 1_000_000
+    made, named = long_run(4000, f"{held + (16 << 20)}")
+    assert 250 < made < 1000
+    assert long_run(4000, named) == 4_000_000
+
+
+def test_a_search_reads_only_the_terms_that_are_asked_for(tmp_path):
+    """There may be millions of others, at which a search of one query must not look."""
+    c = random_collection()
+
+    class Offsets(np.ndarray):
+        def __array_wrap__(self, *made):
+            assert made[0].size < len(index.terms), "one number for each term"
+            return super().__array_wrap__(*made)
+
+    index, asked = open_bm25(c, tmp_path), (c.query_texts[:1], np.zeros(1, np.int32), 9)
+    watched = replace(index, offsets=np.asarray(index.offsets).view(Offsets))
+    part, whole = bm25.search(watched, *asked), bm25.search(index, *asked)
+    assert part.passage_rows.tolist() == whole.passage_rows.tolist()
 
 
 def test_order_and_cut(tmp_path):

@@ -24,7 +24,7 @@ from hardneg.process.progress import counted, wait_for_another
 from hardneg.process.threads import usable_threads
 from hardneg.records import Float32, Int32, Int64, Run, offsets_of, spans
 from hardneg.search.analysers import facts_of, tokenizer_of
-from hardneg.search.runs import check_request, limited_run, part_of, run_of_lists
+from hardneg.search.runs import UNASKED, check_request, limited_run, part_of, run_of_lists
 from hardneg.storage.artifacts import Draft, is_published, load_array, open_artifact, publish, read_json
 from hardneg.storage.digests import digest_json
 from hardneg.storage.disk import delete
@@ -89,6 +89,10 @@ class Bm25Index:
     collection: str
     language: str
 
+    def passages_with(self, terms: Int64) -> Int64:
+        """How many passages have each of these terms."""
+        return self.offsets[1:][terms] - self.offsets[terms]
+
     def among(self, passages: Int32) -> Bm25Index:
         """The index of some passages with the scores that they have among all.
 
@@ -104,14 +108,7 @@ class Bm25Index:
         return replace(self, offsets=offsets, rows=rows[kept], scores=self.scores[kept], n=len(passages))
 
 
-def bm25_run(
-    collection: Passages,
-    query_rows: Int32,
-    k: int,
-    cache: Path,
-    *,
-    among: Int32 | None = None,
-) -> Run:
+def bm25_run(collection: Passages, query_rows: Int32, k: int, cache: Path, *, among: Int32 | None = None) -> Run:
     """The run of queries of the collection itself; see :func:`bm25_texts`."""
     texts = collection.query_texts.take(query_rows)
     return bm25_texts(collection, texts, k, cache, query_rows, among=among)
@@ -184,13 +181,13 @@ def _publish(
 
 def search(index: Bm25Index, texts: Sequence[str], query_rows: Int32, k: int) -> Run:
     """The run of query ``texts`` [Q]; see :func:`bm25_texts`."""
-    require(4 * _width(index), "searching by BM25")  # a float32 score of every passage, for each thread
+    if (scratch := 4 * _width(index)) > UNASKED:  # a float32 score of every passage, for each thread
+        require(scratch, "searching by BM25")
     index = replace(index, rows=np.asarray(index.rows), scores=np.asarray(index.scores))  # slices cost less
     way = _compiled if _is_worth_compiling(len(texts), index.n) else _interpreted
     asked = _query_terms(index, texts)
     lists = counted(way(index, asked, k), "searching by BM25", "queries", len(texts))
-    matching = spans(offsets_of(spans(index.offsets)[asked[1]])[asked[2]])  # a passage counts once for each term
-    return run_of_lists(lists, query_rows, np.minimum(matching, k), index.collection)
+    return run_of_lists(lists, query_rows, k, index.passages_with(asked[1]), asked[2], index.collection)
 
 
 # ---------------------------------------------------------------- building
@@ -429,7 +426,7 @@ def _spread(index: Bm25Index, terms: Int64) -> tuple[list[int], Float32]:
     terms : [n] the terms of all queries, concatenated.
     """
     asked, counts = np.unique(terms, return_counts=True)
-    passages = np.diff(index.offsets)[asked] if len(asked) else asked
+    passages = index.passages_with(asked)
     worth = np.flatnonzero((passages >= max(index.n // DENSE, 1)) & (counts >= ASKED))
     worth = worth[np.argsort(-counts[worth] * passages[worth], kind="stable")]
     chosen = asked[worth[: SPREAD // max(_width(index), 1)]].tolist()

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.errors import ArtifactError, InputError, SettingsError
-from hardneg.process.memory import require
-from hardneg.records import Float32, Int32, Run, offsets_of
+from hardneg.process.memory import require, room
+from hardneg.records import Float32, Int32, Int64, Run, offsets_of, owners, spans
 from hardneg.storage.artifacts import digest_json, is_published, load_array, open_artifact, publish, read_manifest
 
 KIND = "run"
 HIT = 8  # bytes of a hit in memory: its row and its score
+UNASKED = 1 << 24  # bytes that are taken without a look at the limit, which takes longer than a short search
 
 
 @runtime_checkable
@@ -43,28 +43,57 @@ class OpenRetriever(Protocol):
 
 
 def run_of_lists(
-    lists: Iterable[tuple[Int32, Float32]], query_rows: Int32, most: NDArray[np.integer], collection: str
+    lists: Iterable[tuple[Int32, Float32]],
+    query_rows: Int32,
+    k: int,
+    passages: Int64,
+    offsets: Int64,
+    collection: str,
 ) -> Run:
     """The run of lists of rows and scores, which are taken one by one, so that memory holds each hit once.
 
+    A list has a passage once, however many terms of its query the passage has. So how many hits there will be is
+    known within bounds, and as they come, there must be room for the next ones.
+
     Parameters
     ----------
-    most : [Q] how many hits the list of each query may have.
+    k : how many hits a list may have.
+    passages, offsets : [T], [Q + 1] how many passages have each term, and where the terms of each query begin.
 
     Raises
     ------
-    ResourceError : so many hits are more than there is room for.
+    ResourceError : the hits are more than there is room for.
     """
-    require(HIT * int(most.sum()), "a run")
-    rows, scores = np.empty(most.sum(), np.int32), np.empty(most.sum(), np.float32)
-    lengths, end = np.zeros(len(most), np.int64), 0
+    fewest = np.zeros(len(query_rows), np.int64)
+    np.maximum.at(fewest, owners(offsets), np.minimum(passages, k))
+    bounds = offsets_of(np.minimum(spans(offsets_of(passages)[offsets]), k))
+    if (sure := int(fewest.sum())) > UNASKED // HIT:
+        require(HIT * sure, "a run")
+    room_until = max(sure, UNASKED // HIT)
+    rows, scores = np.empty(bounds[-1], np.int32), np.empty(bounds[-1], np.float32)  # no memory yet
+    lengths, end = np.zeros(len(query_rows), np.int64), 0
     for i, (hits, values) in enumerate(lists):
         lengths[i] = len(hits)
         begin, end = end, end + len(hits)
+        if end > room_until:
+            room_until = begin + _more_hits(begin, len(hits), int(bounds[i]), int(bounds[-1]))
         rows[begin:end], scores[begin:end] = hits, values
     return Run(
         np.asarray(query_rows, np.int32), offsets_of(lengths), rows[:end], scores[:end], "passage", collection
     )
+
+
+def _more_hits(held: int, next_list: int, bound: int, whole: int) -> int:
+    """How many hits there is room for besides those that are ``held``, at least those of the next list.
+
+    A refusal names a limit for all hits to come, if these are as far from their bound as those before: ``bound``
+    is that of the hits so far, and ``whole`` that of all.
+    """
+    more, left = min(max(UNASKED // HIT, next_list), whole - bound), room()
+    if left is not None and HIT * more > left:
+        alike = (whole - bound) * held * 5 // (4 * bound) if bound else whole
+        require(HIT * max(more, min(alike, whole - bound)), "a run")
+    return more
 
 
 def check_request(queries: int, passages: int, k: int) -> int:
