@@ -1,5 +1,7 @@
 """Charts drawn by a second process: the same pictures, and none missing whatever happens to it."""
 
+import dataclasses
+import threading
 import time
 
 import pytest
@@ -129,6 +131,31 @@ def test_charts_are_the_same_whatever_the_caller_has_set_in_altair(transformer):
         assert map_of("q").spec == usual
         assert (altair.data_transformers.active, altair.theme.active) == (transformer, "dark")
     assert (altair.data_transformers.active, altair.theme.active) == before
+
+
+def test_a_chart_is_drawn_while_another_thread_draws_by_what_it_has_set_in_altair():
+    altair, usual, seen = opened_altair(), map_of("q"), []
+    meeting = threading.Barrier(2)
+
+    def met(table):
+        meeting.wait(60)  # both are here
+        meeting.wait(60)  # the other thread has looked
+        return usual.figure.chart(table)
+
+    def look():
+        meeting.wait(60)
+        seen.append((altair.data_transformers.active, altair.theme.active))
+        meeting.wait(60)
+        seen.append(bool(usual.spec))
+
+    with altair.data_transformers.enable("json"), altair.theme.enable("dark"):
+        other = threading.Thread(target=look)
+        other.start()
+        assert Drawn(dataclasses.replace(usual.figure, chart=met), usual.table).spec == map_of("q").spec
+        other.join()
+        assert (altair.data_transformers.active, altair.theme.active) == ("json", "dark")
+    assert seen == [("json", "dark"), True]
+    assert altair.utils.schemapi.DEBUG_MODE
 
 
 @pytest.mark.parametrize("mark", ["\x1b", "\x07", "\ufffe", "\uffff", "\udce9"])

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
 
 from hardneg.report.opened import FAULTS, line_of
-from hardneg.report.shapes import Chart, trusted
+from hardneg.report.shapes import Chart, specification
 from hardneg.report.table import NotMeant, NotRecorded, Table
 
 NUMBERS = (ValueError, KeyError, TypeError, IndexError, ZeroDivisionError)  # faults of a chart of damaged numbers
@@ -60,8 +60,7 @@ class Drawn:
         if not self.figure.chart or self.table is None:
             return {}
         try:
-            with trusted():
-                return dict(self.chart().to_dict(validate=False))
+            return specification(self.chart)
         except NUMBERS:
             return {}
 

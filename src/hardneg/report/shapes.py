@@ -7,8 +7,8 @@ have tooltips. Colours lie in the middle between black and white, so they show o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from threading import RLock
 from typing import Any
 
 from hardneg.errors import SettingsError
@@ -66,11 +66,13 @@ PARTED = "split(datum.label, ': ')"  # a label of two parts in two lines, so tha
 PARTED_STEP = 34  # pixels of such a label
 LETTER, MARGIN = 7.5, 6  # pixels of a letter in a label of 11 pixels (BM25 has wide ones), and beside the label
 FITS = f"(datum.end - datum.begin) * width > {LETTER} * length(datum.label) + {MARGIN}"  # a page may be narrow
+VIEW = {"continuousWidth": 300, "continuousHeight": 300}  # of Altair's own theme
 LEGEND = {"labelFontSize": 12, "titleFontSize": 12, "symbolStrokeWidth": 2}
 # Breaks the name of a state into lines, so that it stands upright.
 BROKEN = r"split(replace(replace(datum.label, ', ', ',\n'), '/', '/\n'), '\n')"
 
 Chart = Any  # of Altair, which is loaded when a chart is made
+_UNCHECKED = RLock()  # two threads that turn Altair's check off at once would leave it off
 
 
 def altair() -> Any:
@@ -125,18 +127,19 @@ def of_rows(rows: Sequence[Mapping[str, Any]]) -> Any:
     return altair().Data(values=tuple(rows))
 
 
-@contextmanager
-def trusted() -> Iterator[None]:
-    """Write charts in this block as a report has them, unchecked, and whatever the caller has set in Altair.
+def specification(draw: Callable[[], Chart]) -> dict[str, Any]:
+    """The Vega-Lite specification of a chart, as a report has it whatever the caller has set in Altair.
 
-    The check against Vega-Lite's schema takes most of the time. A theme of the caller's would change each chart,
-    and a transformer of data may refuse to write it.
+    A theme of the caller's would change each chart, and a transformer of data may refuse to write it. Both belong
+    to the whole process, and its other threads may draw by them: so they are not set, but passed by. The check
+    against Vega-Lite's schema takes most of the time, so it is off meanwhile.
     """
     alt = altair()
     from altair.utils.schemapi import debug_mode
 
-    with debug_mode(False), alt.data_transformers.enable("default"), alt.theme.enable("default"):
-        yield
+    with _UNCHECKED, debug_mode(False):
+        spec = draw().to_dict(validate=False, context={"top_level": False, "pre_transform": False})
+    return dict(alt.utils.update_nested({"config": {"view": dict(VIEW)}}, {**spec, "$schema": alt.SCHEMA_URL}))
 
 
 def tips(table: Table, names: Sequence[str] | None = None) -> list[Any]:
