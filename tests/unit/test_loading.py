@@ -227,13 +227,29 @@ def test_a_pipe_among_the_files_of_a_model_is_told_and_not_waited_for(copied):
         load_encoder(str(copied))
 
 
-def test_a_manifest_of_another_program_is_passed_over(bert, copied):
-    (copied / "manifest.json").write_text('{"name": "x", "version": 1, "icons": []}')
+OTHERS = [
+    '{"name": "x", "version": 1, "icons": []}',
+    '{"name": "x", "kind": "model"}',
+    '{"files": [{"path": "model.safetensors", "sha256": "0123"}]}',
+    '{"format_version": 1, "name": "x", "files": {"model.safetensors": {"sha256": "0123"}}}',
+    '["kind", "files", "inputs", "facts", "settings"]',
+]
+
+
+@pytest.mark.parametrize("manifest", OTHERS)
+def test_a_manifest_of_another_program_is_passed_over(bert, copied, manifest):
+    (copied / "manifest.json").write_text(manifest)
     assert trained_name(copied) is None
     assert load_encoder(str(copied)).digest("passage") == load_encoder(str(bert)).digest("passage")
 
 
-DAMAGED = [lambda text: "", lambda text: text[:-20], lambda text: text.replace("model", "mo")]
+DAMAGED = [
+    lambda text: "",
+    lambda text: text[:-20],
+    lambda text: text.replace("model", "mo"),
+    lambda text: text.replace('"files"', '"fi1es"'),
+    lambda text: text.replace('"inputs": {', '"inputs": 3, "x": {'),
+]
 
 
 @pytest.mark.parametrize("damage", DAMAGED)

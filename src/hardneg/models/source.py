@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,19 +11,27 @@ from typing import Any
 from hardneg.data.formats.folders import was_manifest
 from hardneg.models.code import allowed_code
 from hardneg.process.threads import pick_device
-from hardneg.storage.artifacts import MANIFEST, is_published
+from hardneg.storage.artifacts import MANIFEST, Manifest, is_published
 from hardneg.storage.digests import in_home
 
 PACKAGE = "package:"  # before the name of an installed package that carries a model
 REMEMBERED = "models"  # the cache's folder of what was read of models, so that they are opened faster
 OURS = ("model", "ranker")  # the kinds of models that hardneg publishes
+OUR_KEYS = Manifest("").as_json().keys()
 Place = str | Path
 
 
 def has_manifest(folder: Path) -> bool:
     """Whether hardneg wrote the manifest in a model's folder. Other programs name files of theirs so too."""
     manifest = folder / MANIFEST
-    return manifest.is_file() and any(was_manifest(manifest, kind) for kind in OURS)
+    if not manifest.is_file():
+        return False
+    try:
+        raw = json.loads(manifest.read_bytes())
+    except (ValueError, RecursionError, OSError):
+        return any(was_manifest(manifest, kind) for kind in OURS)
+    # Other programs list files or name a kind, too. Most of our keys, and not all: a damaged manifest is ours still.
+    return isinstance(raw, dict) and 2 * len(OUR_KEYS & raw.keys()) > len(OUR_KEYS)
 
 
 def trained_name(place: Place) -> str | None:
