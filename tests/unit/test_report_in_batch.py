@@ -164,6 +164,8 @@ def test_a_model_of_an_in_batch_experiment_is_known_as_the_start(world, tmp_path
     record["settings"]["mixtures"] = ["bm25"]
     write_settings(warm, record)
     assert not started_in_batch(other)
+    (warm / "model/manifest.json").write_text('{"files": [{"path": "model.safetensors"}]}')  # another program's
+    assert not started_in_batch(other)
     shutil.rmtree(warm)
     assert in_batch(opened_at(mined)) is None
 

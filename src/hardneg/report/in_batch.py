@@ -14,7 +14,7 @@ from hardneg.models.source import trained_name
 from hardneg.report.measured import evaluations
 from hardneg.report.opened import Opened
 from hardneg.report.verdict import Beside
-from hardneg.storage.artifacts import is_published, read_manifest
+from hardneg.storage.artifacts import read_manifest
 
 SEED, PERMUTATIONS = 0, 100_000  # of tests
 
@@ -75,14 +75,15 @@ def started_in_batch(opened: Opened) -> bool:
     otherwise the answer is no.
     """
     place = opened.settings.get(BASE, {}).get("model")
-    if not isinstance(place, str) or not is_published(model := Path(place), "model"):
+    if not isinstance(place, str):
         return False
-    before = Layout(model.parent)
+    before = Layout((model := Path(place)).parent)
     started = opened.state(UNTRAINED)
     if not before.settings.is_file() or model.name != before.model.name or started is None:
         return False
     try:
-        made, course = read_manifest(model).facts.get("digest"), course_of(read_settings(before.path))
-    except HardnegError:
+        manifest, course = read_manifest(model), course_of(read_settings(before.path))
+    except HardnegError:  # it is gone, or another program's
         return False
-    return made == started.digest and course.only_in_batch
+    same = manifest.kind == "model" and manifest.facts.get("digest") == started.digest
+    return same and course.only_in_batch
