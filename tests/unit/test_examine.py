@@ -134,22 +134,25 @@ def test_copies_may_have_near_copies_too(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("titles", "equal"),
+    ("titles", "equal", "retitled"),
     [
-        (["", "", ""], 2),
-        (["One", "Two", "Three"], 0),
-        (["One", " One ", "Two"], 1),
-        (["One", "", "Two"], 1),  # it may be either of them
-        (["", "", "Two"], 2),
+        (["", "", ""], 2, ""),
+        (["One", "Two", "Three"], 0, "2 passages repeat"),
+        (["One", " One ", "Two"], 1, "1 passage repeats"),
+        (["One", "", "Two"], 1, "1 passage repeats"),  # it may be either of them
+        (["", "", "Two"], 2, ""),
     ],
 )
-def test_equal_texts_under_different_titles_are_no_copies(tmp_path, titles, equal):
+def test_equal_texts_under_different_titles_are_no_copies(tmp_path, titles, equal, retitled):
     """Of some articles only the author is known; who removed these would lose articles."""
     passages = [(f"p{i}", title, "Doe, J.") for i, title in enumerate(titles)]
     passages += [("s", "One", "another text"), ("t", "", "a third text"), ("u", "One", "a third text")]
     data = Collection.from_lists(passages, {"q": "x"}, {"train": {"q": ["s"]}}, to=tmp_path / "c")
     found = hn.examine(data)
     assert found["copies"]["passages_equal"] == equal + 1
+    assert found["copies"]["passages_under_another_title"] == 2 - equal
+    told = [line for line in found["said"] if "another title" in line]
+    assert told == ([f"{retitled} a text under another title."] if retitled else [])
     assert any("are duplicates" in line for line in found["advice"])
     assert data.copies.tolist() == [0, 0, 0, -1, 4, 4], "mining compares texts alone"
 
@@ -166,6 +169,7 @@ def test_the_facts_by_hand(tmp_path):
     }
     assert found["copies"] == {
         "passages_equal": 1,
+        "passages_under_another_title": 0,
         "passages_nearly_equal": 2,
         "passages_compared": 6,
         "queries_equal": 1,

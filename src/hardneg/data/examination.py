@@ -121,7 +121,7 @@ def suspicious(column: TextColumn) -> Int64:
 
 
 def copies(collection: Collection) -> dict[str, Any]:
-    """Counts of copies: equal passages, passages of a sample with nearly equal texts, equal queries.
+    """Counts of copies: equal passages, texts under other titles, nearly equal texts of a sample, equal queries.
 
     White space and the Unicode form make no difference, and a blank text is no copy of another.
     """
@@ -129,10 +129,12 @@ def copies(collection: Collection) -> dict[str, Any]:
     # Of passages with equal texts one is compared: a passage with a copy may also have a near copy.
     _, firsts, copied = np.unique(hashes_of_texts(collection)[drawn], return_index=True, return_inverse=True)
     found = near(marks := signatures(collection.texts.take(drawn[firsts])), marks, itself=True)
+    equal, retitled = copied_passages(collection)
     asked = draw(collection.n_queries, MOST_QUERIES)
     queries = plain_hashes(collection.query_texts.take(asked))
     return {
-        "passages_equal": copied_passages(collection),
+        "passages_equal": equal,
+        "passages_under_another_title": retitled,
         "passages_nearly_equal": int((found >= 0)[copied].sum()),
         "passages_compared": len(drawn),
         "queries_equal": repeated(queries),
@@ -140,19 +142,20 @@ def copies(collection: Collection) -> dict[str, Any]:
     }
 
 
-def copied_passages(collection: Collection) -> int:
-    """The number of passages that repeat the text of another one and have no title of their own.
+def copied_passages(collection: Collection) -> tuple[int, int]:
+    """The numbers of passages that repeat a text with no title of their own, and under another title.
 
     Articles of which little but the author is known as text are no copies if their titles differ.
     """
     firsts = collection.copies
     if firsts is None:
-        return 0
+        return 0, 0
     rows = np.flatnonzero(firsts >= 0)
     titles, texts = hash_texts(collection.titles.take(rows)), firsts[rows].astype(np.uint64)
     named = np.unique(np.stack([texts, titles], axis=1)[titles != NO_TEXT], axis=0)
     apart = np.unique(named[:, 0], return_counts=True)[1]  # different titles of each text that has any
-    return len(rows) - len(distinct(texts)) - int((apart - 1).sum())
+    retitled = int((apart - 1).sum())
+    return len(rows) - len(distinct(texts)) - retitled, retitled
 
 
 def repeated(keys: UInt64) -> int:
