@@ -189,6 +189,19 @@ def test_runs_that_share_no_query_are_told_in_one_line(pair, tmp_path, caplog):
     assert caplog.messages == []
 
 
+def test_queries_that_only_runs_of_weight_0_have_are_told_and_not_counted(tmp_path, caplog):
+    (two := tmp_path / "two.trec").write_text("a Q0 d1 1 2.0 t\nb Q0 d1 1 2.0 t\n")
+    (one := tmp_path / "one.trec").write_text("a Q0 d1 1 2.0 t\n")
+    facts = hn.fuse([two, one], tmp_path / "out.trec", weights=[0, 1])
+    assert (facts["queries"], facts["hits"]) == (len(hits(tmp_path / "out.trec")), 1) == (1, 1)
+    assert caplog.messages == ["1 query has no hits in the fused run, since only runs of weight 0 have them"]
+    assert hn.fuse([two, one], weights=[0, 1])["queries"] == 1
+    caplog.clear()
+    assert hn.fuse([two, one], tmp_path / "out.trec", weights=[1, 0])["queries"] == 2
+    assert hn.fuse([{"a": {"d1": 1.0}, "b": {}}, {"a": {"d1": 2.0}}], weights=[1, 0])["queries"] == 1
+    assert not caplog.messages
+
+
 def test_runs_that_share_no_passage_are_told_in_one_line(pair, tmp_path, caplog):
     (tmp_path / "other.trec").write_text("a Q0 7 1 2.0 t\na Q0 8 2 1.0 t\n")
     hn.fuse([*pair, tmp_path / "other.trec"], tmp_path / "out.trec")

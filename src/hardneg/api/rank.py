@@ -87,7 +87,7 @@ def fuse(
     ----------
     runs : two or more: files (TREC or MS MARCO, ``.gz`` or not), experiments, folders of runs that these keep,
         ``{query id: {passage id: score}}``, or runs of the rows of ``data``. The fused run has the queries of all
-        of them.
+        of them that have a hit in a run of a weight above 0.
     out : the file of the fused run, gzipped if its name ends in ``.gz``. Without it nothing is written, and the
         fused run is returned.
     method : ``rrf``, reciprocal rank fusion, or ``linear``, the weighted sum of normalised scores; with
@@ -107,8 +107,8 @@ def fuse(
 
     Returns
     -------
-    ``run`` (the place; without ``out`` the run by ids), ``queries``, ``hits``, ``method``, ``weights``; when
-    tuned, ``tuned`` with the split, the measure and its value.
+    ``run`` (the place; without ``out`` the run by ids), ``queries`` (those with hits), ``hits``, ``method``,
+    ``weights``; when tuned, ``tuned`` with the split, the measure and its value.
 
     Raises
     ------
@@ -141,14 +141,25 @@ def fuse(
         fused = fuse_runs(given[: len(runs)], weights, fusion=fusion, k=k, id_rank=id_rank, progress=tick)
     if out is not None:
         write_run(Path(out), fused, queries, passages)
-    said = {"method": method, "weights": list(check_weights(weights, len(runs)))}
+    used = check_weights(weights, len(runs))
+    say_without_hits(fused, [run for run, weight in zip(given, used, strict=False) if not weight])
     return {
         "run": by_ids(fused, queries, passages) if out is None else str(out),
-        "queries": len(fused),
+        "queries": int((spans(fused.offsets) > 0).sum()),
         "hits": len(fused.scores),
-        **said,
+        "method": method,
+        "weights": list(used),
         **facts,
     }
+
+
+def say_without_hits(fused: Run, idle: Sequence[Run]) -> None:
+    """Warn of queries without hits in a fused run that runs of weight 0 have hits for: its file lacks them."""
+    found = [run.query_rows[spans(run.offsets) > 0] for run in idle]
+    without = fused.query_rows[spans(fused.offsets) == 0]
+    if lost := int(np.isin(without, np.concatenate(found)).sum()) if found else 0:
+        have = "query has" if lost == 1 else "queries have"
+        log.warning("%s %s no hits in the fused run, since only runs of weight 0 have them", f"{lost:,}", have)
 
 
 def check_finite(places: Sequence[AnyRun], runs: Sequence[Run]) -> None:

@@ -109,7 +109,8 @@ def fuse(
     Parameters
     ----------
     runs : two or more, each with its hits best first. A query that a run lacks gets nothing from it.
-    weights : one for each run, 0 or more and not all 0; None: 1 each. A run of weight 0 gives its queries alone.
+    weights : one for each run, 0 or more and not all 0; None: 1 each. Queries that only runs of weight 0
+        have are there without hits, and a file of the run lacks them.
     fusion : how hits are scored; None: reciprocal rank fusion.
     k : the most hits of a query that are kept; None: all.
     id_rank : [passages] rank of each passage's id: of equal scores the greater stands first, as in a run's file.
