@@ -2,6 +2,7 @@
 
 import gc
 import gzip
+import inspect
 import itertools
 import json
 import pickle
@@ -428,8 +429,11 @@ def test_a_closed_searcher_says_so(world):
     with hn.open_searcher(world[0], bm25=True) as searcher:
         assert searcher.search("bade", 2)
     for call in (lambda: searcher.search("bade"), lambda: searcher.run("dev")):
-        with pytest.raises(SettingsError, match="CLOSED: this searcher is closed; open another one"):
+        with pytest.raises(SettingsError, match="CLOSED: this searcher is closed; open another one") as fault:
             call()
+    assert str(pickle.loads(pickle.dumps(fault.value))) == str(fault.value)
+    assert not hasattr(searcher, "retriever")
+    assert ("is_closed", True) in inspect.getmembers(searcher)
 
 
 def test_a_closed_searcher_keeps_neither_vectors_nor_weights(world, tmp_path):

@@ -17,6 +17,10 @@ from hardneg.errors import SettingsError
 from hardneg.search.runs import OpenRetriever
 
 
+class Closed(SettingsError, AttributeError):
+    """A searcher is asked after it was closed; ``hasattr`` and ``inspect`` take it for a missing attribute."""
+
+
 class Searcher:
     """A model or BM25 over a collection; :func:`open_searcher` opens it, and it stays loaded until it is closed.
 
@@ -41,7 +45,7 @@ class Searcher:
     def retriever(self) -> OpenRetriever:
         """The retriever behind it, whose runs have rows of the collection; refused once the searcher is closed."""
         if (opened := self._retriever) is None:
-            raise SettingsError("CLOSED", "this searcher is closed", "open another one by hn.open_searcher")
+            raise Closed("CLOSED", "this searcher is closed", "open another one by hn.open_searcher")
         return opened
 
     @overload
