@@ -161,7 +161,8 @@ def copies_said(copies: Mapping[str, int]) -> Iterator[str]:
     equal, near = copies["passages_equal"], copies["passages_nearly_equal"]
     yield f"{counted(equal, 'duplicate passage')} (ignoring whitespace)."
     if retitled := copies["passages_under_another_title"]:
-        yield f"{counted(retitled, 'passage')} {'repeats' if retitled == 1 else 'repeat'} a text under another title."
+        repeat = "repeats" if retitled == 1 else "repeat"
+        yield f"{counted(retitled, 'passage')} {repeat} a text under another title."
     have = "has a near-duplicate" if near == 1 else "have near-duplicates"
     yield f"Of {counted(copies['passages_compared'], 'passage')} compared, {near:,} {have} (MinHash, 80 % alike)."
     if copies["queries_compared"]:

@@ -30,7 +30,7 @@ def has_manifest(folder: Path) -> bool:
         raw = json.loads(manifest.read_bytes())
     except (ValueError, RecursionError, OSError):
         return any(was_manifest(manifest, kind) for kind in OURS)
-    # Other programs list files or name a kind, too. Most of our keys, and not all: a damaged manifest is ours still.
+    # Other programs list files or name a kind, too. A damaged manifest of ours may lack a key.
     return isinstance(raw, dict) and 2 * len(OUR_KEYS & raw.keys()) > len(OUR_KEYS)
 
 
