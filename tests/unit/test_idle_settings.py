@@ -189,6 +189,8 @@ def test_settings_with_an_effect_are_not():
 MISSED = [
     ("star", {"min_steps": 500, "max_steps": 100}, ["min_steps = 500 is more than max_steps = 100, which wins"]),
     ("star", {"min_steps": 100, "max_steps": 100}, []),
+    ("star", {"min_steps": 500, "max_steps": 100, "steps": 10}, []),  # given steps win over both
+    ("warmup", {"min_steps": 500, "max_steps": 100, "usual": {"steps": 3}}, []),
     ("star", {"preset": "finetune", "max_steps": 50}, []),  # the preset's min_steps is more
     ("star", {"steps": 10, "stop_step": 50}, ["no effect of stop_step = 50: steps = 10"]),
     ("star", {"steps": 10, "stop_step": 10}, []),

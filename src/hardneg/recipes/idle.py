@@ -13,7 +13,8 @@ def idle_lines(settings: TrainingSettings) -> list[str]:
     """The values among settings that do not do what they seem to, a line for each; a preset's are passed over."""
     low, most, rise = settings.min_steps, settings.max_steps, settings.warmup
     found = []
-    if settings.is_given("min_steps") and low and most and low > most:
+    steps_given = bool(getattr(settings, "steps", None))  # they win over both bounds
+    if settings.is_given("min_steps") and low and most and low > most and not steps_given:
         found.append(f"min_steps = {low} is more than max_steps = {most}, which wins")
     if settings.is_given("warmup") and rise > 1 and rise != int(rise):
         steps = counted(int(rise), "step")
