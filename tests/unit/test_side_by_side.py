@@ -106,7 +106,28 @@ def test_a_verdict_says_which_experiments_kept_the_untrained_model(tmp_path):
     one, other = opened(tmp_path / "a", 0.25, "x"), opened(tmp_path / "b", 0.5, "x")
     other.results["kept"] = {"state": "untrained"}
     last = verdict_of(Several([one, other])).details[-1]
-    assert last == "b kept the untrained model, because no state of its training was better on dev."
+    assert last == "b kept the untrained model as it came, because no state of its training was better on dev."
+
+
+KEPT = [  # the state that is kept, its value on test, and where training is said to have begun
+    ("untrained", 0.25, "a began at 0.250 and gained +0.000"),
+    ("untrained-as-trained", 0.375, "a began at 0.375 and gained +0.000"),
+    ("step-20", 0.5, "a began at 0.375 and gained +0.125"),
+]
+
+
+@pytest.mark.parametrize(("state", "value", "said"), KEPT)
+def test_training_begins_from_the_model_that_settings_changed(state, value, said, tmp_path):
+    """An untrained model that is kept gained nothing, whichever of the two it is."""
+    one, other = opened(tmp_path / "a", value, "x"), opened(tmp_path / "b", 0.75, "x")
+    for name, start in (("untrained", 0.25), ("untrained-as-trained", 0.375)):
+        one.kept["evaluations"][name] = {"test": Evaluation(EACH, {"RR@10": np.full(QUERIES, start)}, 0, 0)}
+    one.results["kept"] = {"state": state}
+    one.__dict__["settings"], other.__dict__["settings"] = {"inputs": {"model": "m"}}, {"inputs": {"model": "n"}}
+    details = verdict_of(Several([one, other])).details
+    assert details[-1] == f"They start from different models: {said}."
+    changed = "a kept the untrained model with the settings of training, because" in " ".join(details)
+    assert changed == (state == "untrained-as-trained")
 
 
 def test_a_drawn_dev_is_compared_on_the_queries_of_the_smaller_draw(tmp_path):

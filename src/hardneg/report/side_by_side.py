@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from hardneg.diagnostics.kept import AS_KEPT
 from hardneg.evaluation.measures import Evaluation
 from hardneg.evaluation.significance import bootstrap_interval, holm_within, randomization_test
 from hardneg.experiment.folder import BASE
 from hardneg.experiment.layout import Layout
-from hardneg.experiment.names import BEFORE, BM25, FINAL, RETRIEVED, UNTRAINED, shown
+from hardneg.experiment.names import BEFORE, BM25, FINAL, RETRIEVED, STARTED, UNTRAINED, shown
 from hardneg.records import Int32, owners
 from hardneg.report.drawing import Figure
 from hardneg.report.facts_forgetting import forgetting_table as forgotten_and_learned
@@ -280,8 +281,8 @@ def verdict_of(several: Several) -> Verdict:
     for name, one in zip(several.names, several.experiments, strict=True):
         if name in known and not one.finished:
             told.append(f"{name} is not finished: the state that it measured last stands for it.")
-        if name in known and one.results.get("kept", {}).get("state") in BEFORE:
-            told.append(f"{name} kept the untrained model, because no state of its training was better on dev.")
+        if name in known and (state := one.results.get("kept", {}).get("state")) in BEFORE:
+            told.append(f"{name} kept {AS_KEPT[state]}, because no state of its training was better on dev.")
     starts = _starts(several, known, split, measure)
     told += [starts] if starts else []
     sure = all(row["p (Holm)"] <= SURE and _signed(row, best) > 0 for row in of_best)
@@ -315,12 +316,19 @@ def _starts(several: Several, known: Mapping[str, float], split: str, measure: s
         return ""
     parts = []
     for name, one in named:
-        state = evaluations(one).get(UNTRAINED, {}).get(split)
-        last = _last(one, split)
-        if state is not None and last is not None and measure in state.values:
-            before, after = (float(found.of(measure).mean()) for found in (state, last))
+        start, last = _start(one, split), _last(one, split)
+        if start is not None and last is not None and measure in start.values:
+            before, after = (float(found.of(measure).mean()) for found in (start, last))
             parts.append(f"{name} began at {before:.3f} and gained {after - before:+.3f}")
     return f"They start from different models: {'; '.join(parts) or 'what these had is not known'}."
+
+
+def _start(one: Opened, split: str) -> Evaluation | None:
+    """The evaluation of the untrained model that is kept; else that of the one that training started from."""
+    kept = one.results.get("kept", {}).get("state")
+    names = [name for name in (kept, STARTED, UNTRAINED) if name in BEFORE]
+    found = evaluations(one)
+    return next((found[name][split] for name in names if split in found.get(name, {})), None)
 
 
 def _shared_means(several: Several, tested: set[str], split: str, measure: str) -> dict[str, float]:
