@@ -117,9 +117,9 @@ class Settings(BaseModel, metaclass=SettingsType):
         return self._origins.get(name, "as set" if name in self.model_fields_set else "by default")
 
     def is_given(self, name: str) -> bool:
-        """Whether a setting has another value than by default, not from a preset, nor from whole settings."""
+        """Whether a setting has another value than by default, and not from a preset."""
         changed = getattr(self, name) != type(self).model_fields[name].default
-        return bool(changed) and not self._origins.get(name, "").startswith((PRESET, WHOLE))
+        return bool(changed) and not self._origins.get(name, "").startswith(PRESET)
 
     def is_told(self, name: str) -> bool:
         """Whether somebody gave a setting its value, also if it is that by default; a preset is nobody."""

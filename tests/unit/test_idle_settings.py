@@ -336,6 +336,14 @@ def test_whole_settings_can_be_given_back(recipe, preset, changes, name, value):
         hn.settings_of(recipe, **whole | {name: value})
 
 
+def test_warnings_also_tell_of_whole_settings(caplog):
+    whole = hn.settings_of("star").model_dump(mode="json")
+    hn.settings_of("star", **whole | {"warmup": 1.7})
+    assert caplog.messages == ["warmup = 1.7 is 1 step: only below 1 it is a share of the schedule"]
+    game = hn.settings_of("ar2").model_dump(mode="json") | {"first_ranker_steps": 7}
+    assert hn.settings_of("ar2", **game).first_ranker_given == ["first_ranker_steps"]
+
+
 MIXED_WITH_NOTHING = [
     ({"alpha": 0.3}, "alpha = 0.3, and there is no pool of the round before"),
     ({"beta": 0.3, "sources": ["query"]}, "beta = 0.3 divides .*, but the sources lack lookahead; name both"),

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, field_validator
 
-from hardneg.config import Settings, operational
+from hardneg.config import WHOLE, Settings, operational
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import DevDraw, Labels, Splits, TrainingData, choose_splits, labelled
 from hardneg.errors import SettingsError
@@ -180,7 +180,7 @@ class TrainingSettings(Settings):
         ----------
         why : says why they have none, to go on after their names.
         """
-        if idle := list(filter(self.is_given, names)):
+        if idle := [name for name in names if self.is_given(name) and self.origin_of(name) != WHOLE]:
             what = f"{', '.join(f'{name} = {as_set(getattr(self, name))}' for name in idle)} {why}"
             raise SettingsError("BAD_SETTING", what, "leave it out" if len(idle) == 1 else "leave them out")
 
