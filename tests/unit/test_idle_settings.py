@@ -216,6 +216,7 @@ MISSED = [
         {"preset": "finetune", "alpha": 0.3},
         ["no effect of alpha = 0.3: no episode has a pool before it"],
     ),
+    ("ance-tele", {"episodes": 1, "keep": "best", "alpha": 0.0}, []),  # asks for no pool before it
     ("ance-tele", {"episodes": 1, "alpha": 0.3}, []),  # episodes can be added
     ("ance-tele", {"episodes": 2, "keep": "best", "alpha": 0.3}, []),
     ("star", {"alpha": 0.3}, []),
@@ -226,6 +227,16 @@ MISSED = [
 def test_values_that_others_overrule_are_told(recipe, settings, said, caplog):
     hn.settings_of(recipe, **settings)
     assert caplog.messages == said
+
+
+def test_settings_that_were_made_before_are_told_of_once(caplog):
+    made = hn.settings_of("star", warmup=1.7)
+    caplog.clear()
+    again = hn.settings_of("star", settings=made, min_steps=500, max_steps=100)
+    assert caplog.messages == ["min_steps = 500 is more than max_steps = 100, which wins"]
+    caplog.clear()
+    hn.settings_of("star", settings=again, warmup=2.7)
+    assert caplog.messages == ["warmup = 2.7 is 2 steps: only below 1 it is a share of the schedule"]
 
 
 NO_VECTORS = "no effect of store_dtype: without a retriever nothing is embedded"

@@ -125,7 +125,8 @@ def recipe_settings(
         attempt(built.check, faults)  # which asks where values come from
     if built is None or faults:
         raise Faults(faults)
-    for line in idle_lines(built):
+    told_before = [] if settings is None else idle_lines(settings)  # when those were made
+    for line in [line for line in idle_lines(built) if line not in told_before]:
         log.warning("%s", line)
     return built
 

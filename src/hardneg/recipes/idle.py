@@ -36,8 +36,9 @@ def idle_stop(settings: TrainingSettings) -> list[str]:
 def idle_momentum(settings: TrainingSettings) -> list[str]:
     """A line on a share of negatives of the pool before, where no episode has one and none can be added."""
     begins, last = settings.course.momentum_from, getattr(settings, "episodes", 0)
-    if begins is None or "episodes" in settings.may_grow or not settings.is_given("alpha"):
+    alpha = getattr(settings, "alpha", 0)  # 0 asks for none of them
+    if not alpha or begins is None or "episodes" in settings.may_grow or not settings.is_given("alpha"):
         return []
     if last - settings.first_episode >= max(begins, 1):  # the pool that training begins with is not mixed
         return []
-    return [f"no effect of alpha = {getattr(settings, 'alpha', '')}: no episode has a pool before it"]
+    return [f"no effect of alpha = {alpha}: no episode has a pool before it"]
