@@ -36,6 +36,7 @@ from hardneg.training.batches import micro_sizes
 
 JUDGED = 100  # about the number of hits of a dev or test query
 SAMPLE = 512  # texts that are tokenised to find their lengths and the speed of tokenising
+BY_WORDS = "index and search by BM25"  # a stage
 DISK_RATE = 400e6  # bytes a second, to write or read with a digest
 HIT, ENTRY, POSTING = 8, 21, 8  # bytes of a hit in a run, an entry of a pool, a term of a passage in BM25's index
 BYTES = {"float16": 2, "float32": 4}
@@ -228,7 +229,8 @@ def time_stages(work: CostModel, encoder: BiEncoder, sample: Sample) -> tuple[di
         "encode": work.devices.miners.share(tokens - own) * a_token,
         "search": shared_search(work, (searched - alone.searched) * a_search),
     }
-    add_words(seconds, work)
+    if work.by_words:
+        seconds[BY_WORDS] = 0.0  # its place among the stages
     if work.devices.mining:
         seconds[IN_ONE] = own * a_token + alone.searched * a_search
     seconds["train"], memory = time_training(work, encoder, sample)
@@ -236,6 +238,7 @@ def time_stages(work: CostModel, encoder: BiEncoder, sample: Sample) -> tuple[di
     seconds["train"] += shared_search(work, visits * a_search)
     add_exchange(seconds, work, sum(one.steps for one in work.trained), trained_bytes(work, encoder))
     seconds["save and verify"] = stored_bytes(work, encoder) / DISK_RATE
+    add_words(seconds, work)  # the sample of BM25 raises the peak of memory, by which training was measured
     return seconds, memory + weights_of(work, encoder)[0] + work.index  # the miner stays beside the trainee
 
 
@@ -245,7 +248,7 @@ def add_words(seconds: dict[str, float], work: CostModel) -> None:
         data = work.data
         cost = bm25_seconds(data, training_depth(data.collection, data.train, work.depth))
         taken = data.collection.n_passages * (cost.passage + work.by_words * cost.pair)
-        seconds["index and search by BM25"] = taken
+        seconds[BY_WORDS] = taken
 
 
 def shared_search(work: CostModel, seconds: float) -> float:
