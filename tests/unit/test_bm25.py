@@ -320,7 +320,7 @@ def test_spread_terms_change_nothing(tmp_path, monkeypatch, spread, block):
     monkeypatch.setattr(bm25, "BLOCK", block)
     monkeypatch.setattr(bm25, "DENSE", 10**9)  # any term
     monkeypatch.setattr(bm25, "ASKED", 1)
-    terms = bm25._query_terms(index := open_bm25(c, tmp_path), c.query_texts)[1]
+    terms = bm25.query_terms(index := open_bm25(c, tmp_path), c.query_texts)[1]
     assert len(bm25._spread(index, terms)[0]) == min(spread // 400, 20)
     for one, k in zip(plain, (1, 9, 400), strict=True):
         other = bm25_run(c, rows, k, tmp_path)

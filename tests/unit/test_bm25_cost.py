@@ -1,6 +1,8 @@
 """What BM25 takes in an estimate: the queries that each recipe searches by words, and the speed of a sample."""
 
 from dataclasses import replace
+from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import hardneg as hn
 from hardneg.data.training_data import Labels, choose_splits
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.pool import empty_pool
+from hardneg.process.memory import limit_memory
 from hardneg.recipes import ance_tele, cost_model, estimate, star, warmup
 from hardneg.recipes import microbenchmarks as timing
 from hardneg.recipes.estimate import take_sample, time_stages
@@ -140,13 +143,64 @@ def test_the_memory_of_training_is_measured_before_the_sample_of_bm25_raises_the
 
 def test_the_speed_is_that_of_the_sample(world, monkeypatch):
     """By hand, where whatever is timed takes a second."""
-    monkeypatch.setattr(timing, "seconds_of", lambda work: (work(), 1.0)[1])
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=count().__next__))
     data = world[0]
     assert timing.bm25_seconds(data, 20) == (1 / N, 1 / (data.collection.n_queries * N))
     monkeypatch.setattr(timing, "TIMED_TEXTS", 10)
     monkeypatch.setattr(timing, "TIMED_WORDS", 7)
-    monkeypatch.setattr(timing, "MOST_REPEATED", 5)
+    monkeypatch.setattr(timing, "SEARCHED", 49)
     assert timing.bm25_seconds(data, 20) == (1 / 10, 1 / (7 * 50))
+
+
+@pytest.fixture
+def sampled(monkeypatch):
+    """The sample: (bytes of its passages, bytes of its queries, postings of its index, postings of the copies)."""
+    taken, made = [], []
+    real, copy, find = timing.index_of, timing.repeated, timing.query_terms
+    monkeypatch.setattr(timing, "index_of", lambda texts, _: (taken.append(texts), real(texts, _))[1])
+    monkeypatch.setattr(timing, "repeated", lambda *given: (made.append([given[0], copy(*given)]), made[-1][1])[1])
+    monkeypatch.setattr(
+        timing, "query_terms", lambda index, texts: (made[-1].append(texts), find(index, texts))[1]
+    )
+
+    def of(data):
+        taken.clear()
+        timing.bm25_seconds(data, 20)
+        assert [len(one) for one in taken[:-1]] == [1]  # all but this one are indexed once
+        once, copies, queries = made[-1][:3]
+        return *(sum(map(len, texts)) for texts in (taken[-1], queries)), len(once.rows), len(copies.rows)
+
+    return of
+
+
+def test_the_sample_is_bounded_by_its_bytes_and_postings(world, monkeypatch, sampled):
+    data = world[0]
+    passages, queries, postings, _ = sampled(data)
+    monkeypatch.setattr(timing, "TEXT_BYTES", passages // 6)
+    monkeypatch.setattr(timing, "WORD_BYTES", queries // 6)
+    fewer = sampled(data)
+    assert passages / 12 < fewer[0] < passages / 5
+    assert queries / 12 < fewer[1] < queries / 5
+    assert fewer[3] >= 5 * fewer[2]  # about as many passages as there are
+    monkeypatch.setattr(timing, "POSTINGS", 3 * postings // 6)
+    assert fewer[2] < sampled(data)[3] <= 3 * postings // 6
+    monkeypatch.setattr(timing, "TEXT_BYTES", 1)
+    monkeypatch.setattr(timing, "POSTINGS", 1)
+    assert sampled(data)[0] > 1  # at least one passage
+
+
+def test_a_limit_of_memory_makes_the_sample_smaller_and_never_refuses_it(world, monkeypatch, sampled):
+    data = world[0]
+    passages, *_, postings = sampled(data)
+    limit_memory("1M")  # less than the process has
+    try:
+        assert sampled(data)[0] == passages  # which is below the least
+        monkeypatch.setattr(timing, "LEAST_MEMORY", timing.MEMORY_OF_ONE * passages // 10)
+        fewer = sampled(data)
+    finally:
+        limit_memory()
+    assert passages / 20 < fewer[0] < passages / 5
+    assert fewer[2] < fewer[3] <= passages / 10 < postings
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def own_passages(collection: Collection, query_rows: Int32) -> tuple[Int32, Int3
     return queries[same], passages[same]
 
 
-def lengths(column: TextColumn, rows: Int32) -> Int64:
+def lengths(column: TextColumn, rows: NDArray[np.integer]) -> Int64:
     """The length [n] in bytes of the strings of these rows."""
     return column.offsets[rows + 1] - column.offsets[rows]
 

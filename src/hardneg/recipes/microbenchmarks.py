@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from hardneg.data.own_passages import lengths
+from hardneg.data.text import TextColumn
 from hardneg.data.token_pairs import PairStore
 from hardneg.data.tokens import token_batch
 from hardneg.data.training_data import TrainingData
@@ -23,8 +25,8 @@ from hardneg.models.packing import plan_batches
 from hardneg.models.recomputing import recompute_layers
 from hardneg.process import memory
 from hardneg.process.hardware import Precision
-from hardneg.records import Side, TokenBatch
-from hardneg.search.bm25 import search as search_bm25
+from hardneg.records import Int64, Side, TokenBatch
+from hardneg.search.bm25 import best_of_each, query_terms
 from hardneg.search.bm25_sample import index_of, repeated
 from hardneg.search.exact import ExactIndex
 from hardneg.training.optim import optimizers
@@ -33,8 +35,12 @@ TIMED_TOKENS = 16384  # tokens that are encoded, or trained on, for a timing
 TIMED_PAIRS = 32  # pairs of a query and a passage that are scored, or trained on, for a timing
 TIMED_QUERIES, TIMED_PASSAGES = 64, 8192  # vectors of a search for a timing
 TIMED_ON_CUDA = 1 << 17, 1024  # passages and queries of a search on CUDA, which fewer would not keep busy
-TIMED_TEXTS, TIMED_WORDS = 4096, 512  # passages that BM25 indexes and queries that it searches for a timing
-MOST_REPEATED = 32  # times that these passages are searched, so that what a query takes by itself counts little
+TIMED_TEXTS, TIMED_WORDS = 4096, 512  # passages that BM25 indexes and queries that it searches, at most
+TEXT_BYTES, WORD_BYTES = 1 << 21, 1 << 16  # the most bytes of these passages, and of these queries, about
+SEARCHED = 1 << 17  # passages that are searched, most of them copies; fewer if there are fewer
+POSTINGS = 1 << 23  # the most postings of all copies
+MEMORY_OF_ONE = 32  # bytes of memory for a byte of these passages, and for a posting of the copies
+LEAST_MEMORY = 1 << 24  # bytes that the sample may take however little is left
 CPU = torch.device("cpu")
 
 P = ParamSpec("P")
@@ -127,7 +133,25 @@ def _wait() -> None:
 def spread(tokens: TokenBatch, most: int) -> TokenBatch:
     """Evenly spread sequences of about ``most`` tokens, at least one."""
     n = int(np.clip(most / tokens.lengths.mean(), 1, len(tokens)))
-    return tokens.take(np.unique(np.linspace(0, len(tokens) - 1, n).astype(np.int64)))
+    return tokens.take(spread_rows(len(tokens), n))
+
+
+def spread_rows(n: int, most: int) -> Int64:
+    """At most so many evenly spread rows of ``n``."""
+    return np.unique(np.linspace(0, n - 1, min(n, most)).astype(np.int64))
+
+
+def spread_texts(columns: Sequence[TextColumn], most: int, size: int) -> Int64:
+    """The rows of at most ``most`` evenly spread texts, of about ``size`` bytes at most, at least one.
+
+    Parameters
+    ----------
+    columns : the parts of each text.
+    """
+    n = len(columns[0])
+    rows = spread_rows(n, most)
+    mean = max(sum(float(lengths(column, rows).mean()) for column in columns), 1.0)
+    return spread_rows(n, int(np.clip(size / mean, 1, len(rows))))
 
 
 @kept
@@ -153,18 +177,24 @@ def search_seconds(dim: int, n: int, k: int, dtype: str, device: torch.device = 
 
 @kept
 def bm25_seconds(data: TrainingData, k: int) -> LexicalCost:
-    """The seconds in which BM25 indexes a passage, and searches one for a query, in memory."""
-    collection = data.collection
-    rows, asked = (
-        np.unique(np.linspace(0, n - 1, min(n, most)).astype(np.int64))
-        for n, most in ((collection.n_passages, TIMED_TEXTS), (collection.n_queries, TIMED_WORDS))
-    )
+    """The seconds in which BM25 indexes a passage, and searches one for a query, in memory.
+
+    The sample is smaller where there is little memory; a limit of memory never refuses it.
+    """
+    collection, most = data.collection, max(memory.spare(), LEAST_MEMORY) // MEMORY_OF_ONE
+    rows = spread_texts([collection.titles, collection.texts], TIMED_TEXTS, min(TEXT_BYTES, most))
+    asked = spread_texts([collection.query_texts], TIMED_WORDS, WORD_BYTES)
     parts = zip(collection.titles.take(rows), collection.texts.take(rows), strict=True)
     texts, queries = [" ".join(both) for both in parts], collection.query_texts.take(asked)
-    indexed = seconds_of(lambda: index_of(texts, collection.language))
-    times = min(collection.n_passages // len(rows), MOST_REPEATED)
-    index, names = repeated(index_of(texts, collection.language), times), np.arange(len(asked), dtype=np.int32)
-    searched = seconds_of(lambda: search_bm25(index, queries, names, min(k, index.n)))
+    index_of(texts[:1], collection.language)  # loads what makes the terms
+    begun = time.perf_counter()
+    once = index_of(texts, collection.language)
+    indexed = time.perf_counter() - begun
+    # Copies of them are searched, so that what a query takes by itself counts little.
+    needed, fitting = -(-SEARCHED // len(rows)), min(POSTINGS, most) // max(len(once.rows), 1)
+    copies = min(needed, fitting, collection.n_passages // len(rows))
+    index = repeated(once, max(copies, 1))
+    searched = seconds_of(lambda: [*best_of_each(index, query_terms(index, queries), min(k, index.n))])
     return LexicalCost(indexed / len(rows), searched / (len(asked) * index.n))
 
 

@@ -183,11 +183,16 @@ def search(index: Bm25Index, texts: Sequence[str], query_rows: Int32, k: int) ->
     """The run of query ``texts`` [Q]; see :func:`bm25_texts`."""
     if (scratch := 4 * _width(index)) > UNASKED:  # a float32 score of every passage, for each thread
         require(scratch, "searching by BM25")
-    index = replace(index, rows=np.asarray(index.rows), scores=np.asarray(index.scores))  # slices cost less
-    way = _compiled if _is_worth_compiling(len(texts), index.n) else _interpreted
-    asked = _query_terms(index, texts)
-    lists = counted(way(index, asked, k), "searching by BM25", "queries", len(texts))
+    asked = query_terms(index, texts)
+    lists = counted(best_of_each(index, asked, k), "searching by BM25", "queries", len(texts))
     return run_of_lists(lists, query_rows, k, index.passages_with(asked[1]), asked[2], index.collection)
+
+
+def best_of_each(index: Bm25Index, asked: QueryTerms, k: int) -> Iterator[tuple[Int32, Float32]]:
+    """The rows and scores of the k best passages of each query, however little memory there is."""
+    index = replace(index, rows=np.asarray(index.rows), scores=np.asarray(index.scores))  # slices cost less
+    way = _compiled if _is_worth_compiling(len(asked[2]) - 1, index.n) else _interpreted
+    return way(index, asked, k)
 
 
 # ---------------------------------------------------------------- building
@@ -402,7 +407,7 @@ def _width(index: Bm25Index) -> int:
     return -(-index.n // BLOCK) * BLOCK
 
 
-def _query_terms(index: Bm25Index, texts: Sequence[str]) -> QueryTerms:
+def query_terms(index: Bm25Index, texts: Sequence[str]) -> QueryTerms:
     """How often each known term is in each query; the terms of a query ascend."""
     tokenizer = tokenizer_of(index.language)
     ids = list(tokenizer.streaming_tokenize(texts, update_vocab=True, allow_empty=False))
