@@ -524,9 +524,9 @@ def test_who_waits_for_the_other_role_notices_that_a_process_of_its_own_group_is
             count += 1
             beat.path.write_text(str(count))  # the other role lives, and makes nothing
 
-        if rank:
-            threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGKILL)).start()
         with distributed.group():
+            if rank:
+                threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGKILL)).start()
             try:
                 distributed.by_leader(peers.wait_for_peer(beat, 60.0), ready, "version 2")
             except refresh.PeerError as fault:

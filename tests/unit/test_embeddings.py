@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import hashlib
+import itertools
 import logging
 import os
 import resource
@@ -104,8 +105,9 @@ def test_shards_are_memory_mapped(tmp_path):
 def few_files():
     """The process may hold twenty files more than it does, until it raises its own limit."""
     gc.collect()  # or more, when what is not needed lets go of its files
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    set_limits(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, limits[1]))
+    limits, used = resource.getrlimit(resource.RLIMIT_NOFILE), set(map(int, os.listdir("/proc/self/fd")))
+    free = (number for number in itertools.count() if number not in used)  # the limit is one of numbers
+    set_limits(resource.RLIMIT_NOFILE, (next(itertools.islice(free, 20, None)), limits[1]))
     try:
         yield
     finally:
