@@ -65,9 +65,9 @@ class Keywords(Options, total=False):
     prompts: Literal["e5", "bge", "gte", "nomic"] | None
     """Prompts and lengths of a family of models: `e5`, `bge`, `gte`, `nomic`."""
     query_prompt: str | None
-    """Text put before every query. `""`: none."""
+    """Text put before every query. `""`: no prompt."""
     passage_prompt: str | None
-    """Text put before every passage. `""`: none."""
+    """Text put before every passage. `""`: no prompt."""
     query_length: int | None
     """Maximum query length in tokens, special ones included."""
     passage_length: int | None

@@ -353,8 +353,8 @@ MEANINGS: dict[str, Meaning] = {
     "dim": Meaning("Vectors are cut to this many dimensions. None: whole.", "dimensions"),
     "scale": Meaning("Scores are multiplied by it in the loss: 1 / temperature.", "factor"),
     "prompts": Meaning("Prompts and lengths of a family of models: `e5`, `bge`, `gte`, `nomic`."),
-    "query_prompt": Meaning('Text put before every query. `""`: none.', "text"),
-    "passage_prompt": Meaning('Text put before every passage. `""`: none.', "text"),
+    "query_prompt": Meaning('Text put before every query. `""`: no prompt.', "text"),
+    "passage_prompt": Meaning('Text put before every passage. `""`: no prompt.', "text"),
     "query_length": Meaning("Maximum query length in tokens, special ones included.", "tokens"),
     "passage_length": Meaning("Maximum passage length in tokens, special ones included.", "tokens"),
     "train_passage_length": Meaning(
