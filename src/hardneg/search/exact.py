@@ -125,10 +125,10 @@ class ExactIndex:
     def fitting_tile(self, tile: int, held: int, scored: int | None = None, *, hits: int = 0) -> int:
         """The number of queries, at most ``tile``, whose buffers fit into memory with ``held`` candidates each.
 
-        Under a limit, the ``hits`` of all queries have room beside them. At most ``scored`` pairs of a query are
-        scored; None: the candidates. Without a limit, large buffers on the
-        CPU take what is to spare, but have room for a few queries. Under a limit, CUDA's parts, in which passages
-        are converted and pairs scored, become smaller where they would take more than half of it.
+        At most ``scored`` pairs of a query are scored; None: the candidates. Without a limit, large buffers on the
+        CPU take what is to spare, but have room for a few queries. Under a limit, the ``hits`` of all queries have
+        room beside the buffers, and CUDA's parts, in which passages are converted and pairs scored, become smaller
+        where they would take more than half of it.
         """
         kind, dim, scored = self.device.type, self.shards[0].shape[1], held if scored is None else scored
         self.slice, self.pairs = SLICE[kind], PAIRS[kind]
