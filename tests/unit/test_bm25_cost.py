@@ -219,3 +219,27 @@ def test_a_ranker_by_hand(world, monkeypatch, given, searched):
     options = COMMON | {"steps": 2, "max_length": 24, "device": "cpu", "estimate": True} | given
     found = hn.plan("ranker", data.collection, model, **options)
     assert found["seconds"][STAGE] == N * (5 + 2 * searched)
+
+
+@pytest.mark.parametrize("recipe", ["warmup", "ranker"])
+@pytest.mark.parametrize("where", ["its own cache", "a given cache", "each seed's cache"])
+def test_an_index_that_lies_in_the_cache_is_not_built_again(world, monkeypatch, tmp_path, recipe, where):
+    data, _, model = world
+    monkeypatch.setattr("hardneg.recipes.estimate.bm25_seconds", lambda *_: LexicalCost(5.0, 2.0))
+    monkeypatch.setattr(timing, "seconds_of", lambda work: (work(), 1.0)[1])
+    out, cache = tmp_path / "out", tmp_path / "stores"
+    own = {"max_length": 24} if recipe == "ranker" else {"mixtures": ["bm25"]}
+    options, places = COMMON | {"steps": 2, "seed": 0, "device": "cpu", "estimate": True} | own, [out / "cache"]
+    if where == "a given cache":
+        options, places = options | {"cache": cache}, [cache]
+    if where == "each seed's cache":
+        options, places = options | {"seeds": 2}, [out / f"seed-{seed}" / "cache" for seed in (0, 1)]
+
+    def seconds():
+        return hn.plan(recipe, data.collection, model, out, **options)["seconds"][STAGE]
+
+    before = seconds()
+    for place in places:
+        assert seconds() == before
+        open_bm25(data.collection, place)
+    assert before - seconds() == len(places) * N * 5

@@ -44,6 +44,7 @@ from hardneg.recipes.starting_model import own_encoder, settings_of, starting_en
 from hardneg.recipes.starting_ranker import ranker_of
 from hardneg.recipes.untrained import Own, own_model
 from hardneg.search.ann import check_index
+from hardneg.search.bm25 import has_bm25
 from hardneg.shown import counted
 
 log = logging.getLogger(__name__)
@@ -138,7 +139,15 @@ def planned_work(task: Task, settings: TrainingSettings, encoder: BiEncoder, **r
     """The work that the recipe of a task that trains a retriever plans for these settings."""
     pool = {} if task.given.pool is None else {"given": task.given.pool}
     work: CostModel = task.recipe.plan(settings, task.data, encoder, **pool, **ranker)
-    return work
+    return dataclasses.replace(work, indexed=indexed(task))
+
+
+def indexed(task: Task) -> bool:
+    """Whether BM25's index lies in the cache already, in that of each seed if each has its own."""
+    if task.cache is None and task.out is None:
+        return False
+    caches = [one.stores for one in ([task] if task.seeds == 1 or task.out is None else task.each_seed)]
+    return all(has_bm25(task.data.collection, cache) for cache in caches)
 
 
 def with_ranker(start: Start, task: Task) -> Start:

@@ -11,7 +11,7 @@ from typing import Any, get_args
 from hardneg.api.diagnose import report_training
 from hardneg.api.inputs import source_at
 from hardneg.api.prepare import Task
-from hardneg.api.start import execution, finished_already, inputs_of, say_what_differs
+from hardneg.api.start import execution, finished_already, indexed, inputs_of, say_what_differs
 from hardneg.diagnostics.cards import gain_lines
 from hardneg.diagnostics.reranked import kept_ranker, ranking_gains, save_state
 from hardneg.diagnostics.results import EvaluationPlan, Handling, evaluate_states
@@ -153,7 +153,7 @@ def plan_ranker(task: Task, ranker: CrossEncoder, *, measure: bool, devices: Dev
         **({"seeds": task.seeds} if task.seeds > 1 else {}),
     }
     mined = work.with_mining(settings, retrieved=task.retriever is not None, pool=task.given.pool is not None)
-    cost = replace(mined, devices=devices)
+    cost = replace(mined, devices=devices, indexed=indexed(task))
     beside = frozen_work(settings, cost, task.source, task.given.pool, None)
     facts |= {name: count for one in beside for name, count in one.facts.items()}
     plan: dict[str, Any] = {"episodes": [work.episode.as_json()], "facts": facts}

@@ -111,6 +111,7 @@ class CostModel:
     index: int = 0  # bytes of the index that is built; 0: none is
     faiss: bool = False  # an index of faiss is searched, whether it is built or given
     by_words: float = 0  # queries that BM25 searches for, whether to measure it, to mine or to find positives
+    indexed: bool = False  # BM25's index lies in the cache already
     passed: int = 0  # states that are measured on dev alone
     rates: int = 1  # learning rates; if there are several, the first episode begins with a trial of each
     trial_steps: int = 0  # of each

@@ -243,11 +243,11 @@ def time_stages(work: CostModel, encoder: BiEncoder, sample: Sample) -> tuple[di
 
 
 def add_words(seconds: dict[str, float], work: CostModel) -> None:
-    """Add the seconds in which BM25 indexes all passages and searches, if it does, on one machine."""
+    """Add the seconds in which BM25 searches, if it does, and before indexes all passages, on one machine."""
     if work.by_words:
         data = work.data
         cost = bm25_seconds(data, training_depth(data.collection, data.train, work.depth))
-        taken = data.collection.n_passages * (cost.passage + work.by_words * cost.pair)
+        taken = data.collection.n_passages * (cost.passage * (not work.indexed) + work.by_words * cost.pair)
         seconds[BY_WORDS] = taken
 
 

@@ -157,9 +157,7 @@ def open_bm25(collection: Passages, cache: Path, language: str | None = None) ->
     Each ``language`` (None: the collection's) has an index of its own.
     """
     language = language or collection.language
-    settings = {"variant": "lucene", "k1": K1, "b": B, **facts_of(language)}
-    inputs = {"collection": collection.digest}
-    path = cache / KIND / digest_json([inputs, settings])[:32]
+    path, settings, inputs = _place(collection, cache, language)
     made_once(
         cache / LEASES / path.name,
         lambda: is_published(path, KIND),
@@ -170,6 +168,18 @@ def open_bm25(collection: Passages, cache: Path, language: str | None = None) ->
     ids = {term: i for i, term in enumerate(read_json(path / "terms.json"))}
     offsets, rows, scores = (load_array(path / f"{name}.npy") for name in ARRAYS)
     return Bm25Index(ids, offsets, rows, scores, collection.n_passages, collection.digest, language)
+
+
+def has_bm25(collection: Passages, cache: Path) -> bool:
+    """Whether the index of a collection, in its own language, lies in a cache already."""
+    return is_published(_place(collection, cache, collection.language)[0], KIND)
+
+
+def _place(collection: Passages, cache: Path, language: str) -> tuple[Path, dict[str, Any], dict[str, str]]:
+    """The folder of an index in a cache, and the settings and inputs that it is named by."""
+    settings = {"variant": "lucene", "k1": K1, "b": B, **facts_of(language)}
+    inputs = {"collection": collection.digest}
+    return cache / KIND / digest_json([inputs, settings])[:32], settings, inputs
 
 
 def _publish(
