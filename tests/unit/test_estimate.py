@@ -208,6 +208,28 @@ def test_an_estimate_leaves_the_model_as_it_was(world):
     assert all(p.grad is None for p in encoder.parameters())
 
 
+def test_what_the_process_took_before_is_no_memory_of_an_estimate(world):
+    """A second estimate, or one after a training, would else show the peak of the first."""
+    data, encoder = world
+    first = describe_work(work_of(data), encoder, seeds=1, measure=True)["bytes"]["memory"]
+    held = b"1" * (5 * 10**8)
+    del held
+    second = describe_work(work_of(data), encoder, seeds=1, measure=True)["bytes"]["memory"]
+    assert second < first + 2e8
+
+
+def test_memory_is_the_higher_of_encoding_and_training(world, monkeypatch):
+    data, encoder = world
+    sample, found = take_sample(work_of(data), encoder), []
+    for encoding, training in [(300.0, 200.0), (100.0, 200.0)]:
+        cost = timing.TrainingCost(1.0, 1.0, 1000.0, training)
+        monkeypatch.setattr(estimate, "training_cost", lambda *_, cost=cost: cost)
+        spent = timing.EncodingCost(1.0, encoding)
+        monkeypatch.setattr(estimate, "encoding_cost", lambda *_, spent=spent: spent)
+        found.append(estimate.time_training(work_of(data), encoder, sample)[1])
+    assert found == [1300.0, 1200.0]
+
+
 def test_disk_by_hand(world):
     data, encoder = world
     work = work_of(data)

@@ -147,6 +147,7 @@ def test_adore_trains_queries_alone_and_searches_at_every_step(world, work_of, m
         type(encoder), "encode", lambda self, tokens, side: sides.append(side) or real(self, tokens, side)
     )
     monkeypatch.setattr(estimate, "encode_seconds", lambda *_: 1.0)
+    monkeypatch.setattr(estimate, "encoding_cost", lambda *_: timing.EncodingCost(1.0, 0.0))
     monkeypatch.setattr(estimate, "search_seconds", lambda *_: 1.0)
     monkeypatch.setattr(estimate, "bm25_seconds", lambda *_: LexicalCost(1.0, 1.0))
     monkeypatch.setattr(timing, "seconds_of", lambda work: work() or 1.0)

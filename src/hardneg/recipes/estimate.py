@@ -23,10 +23,12 @@ from hardneg.recipes.microbenchmarks import (
     RankingCost,
     bm25_seconds,
     encode_seconds,
+    encoding_cost,
     kept,
     ranking_cost,
     search_seconds,
     spread,
+    timed_once,
     training_cost,
 )
 from hardneg.recipes.settings import Episode
@@ -210,6 +212,7 @@ def widest(work: CostModel) -> Episode:
 # ---------------------------------------------------------------- time
 
 
+@timed_once()  # encoding is timed once for its seconds and its memory
 def time_stages(work: CostModel, encoder: BiEncoder, sample: Sample) -> tuple[dict[str, float], float]:
     """Seconds of each stage of an experiment, and bytes of memory at its largest."""
     data, collection = work.data, work.data.collection
@@ -238,7 +241,7 @@ def time_stages(work: CostModel, encoder: BiEncoder, sample: Sample) -> tuple[di
     seconds["train"] += shared_search(work, visits * a_search)
     add_exchange(seconds, work, sum(one.steps for one in work.trained), trained_bytes(work, encoder))
     seconds["save and verify"] = stored_bytes(work, encoder) / DISK_RATE
-    add_words(seconds, work)  # the sample of BM25 raises the peak of memory, by which training was measured
+    add_words(seconds, work)
     return seconds, memory + weights_of(work, encoder)[0] + work.index  # the miner stays beside the trainee
 
 
@@ -375,7 +378,8 @@ def time_training(work: CostModel, encoder: BiEncoder, sample: Sample) -> tuple[
         * (cost.update + passes * cost.token * work.devices.share(tokens_of_step(one, None, sample, work), text))
         for one in work.trained
     )
-    return seconds, cost.before + cost.grown * max(micro / TIMED_TOKENS, 1.0)
+    encoding = encoding_cost(encoder, sample.passages, work.token_budget, work.precision)
+    return seconds, cost.before + max(cost.grown * max(micro / TIMED_TOKENS, 1.0), encoding.grown)
 
 
 def tokens_of_step(episode: Episode, queries: int | None, sample: Sample, work: CostModel) -> float:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, Self, TypeVar
 
 import numpy as np
 import torch
@@ -107,8 +107,15 @@ class TrainingCost:
 
     token: float  # seconds of a token, forward and backward
     update: float  # seconds of an optimiser step
-    before: float  # the peak of memory in bytes before training
-    grown: float  # bytes by which training raised the peak
+    before: float  # bytes of memory that were held before training
+    grown: float  # bytes more at the peak
+
+
+class EncodingCost(NamedTuple):
+    """The seconds and bytes that encoding takes."""
+
+    token: float  # seconds of a token
+    grown: float  # bytes at the peak, besides what was held before
 
 
 def seconds_of(work: Callable[[], Any], *, least: float = 0.5, most: int = 8) -> float:
@@ -154,14 +161,19 @@ def spread_texts(columns: Sequence[TextColumn], most: int, size: int) -> Int64:
     return spread_rows(n, int(np.clip(size / mean, 1, len(rows))))
 
 
-@kept
 def encode_seconds(encoder: BiEncoder, tokens: TokenBatch, token_budget: int, precision: Precision) -> float:
     """The seconds that inference takes for each token."""
+    return encoding_cost(encoder, tokens, token_budget, precision).token
+
+
+@kept
+def encoding_cost(encoder: BiEncoder, tokens: TokenBatch, token_budget: int, precision: Precision) -> EncodingCost:
+    """What inference takes, on a sample."""
     chosen = spread(tokens, TIMED_TOKENS)
     batches = [chosen.take(rows) for rows in plan_batches(chosen.lengths, token_budget)]
-    with encoder.inference(precision):
+    with MemoryRise(encoder.device) as rise, encoder.inference(precision):
         seconds = seconds_of(lambda: [encoder.encode(batch, "passage") for batch in batches])
-    return seconds / float(chosen.lengths.sum())
+    return EncodingCost(seconds / float(chosen.lengths.sum()), rise.grown)
 
 
 @kept
@@ -209,9 +221,10 @@ def training_cost(
             encoder.encode(batch, side).square().sum().backward()
 
     encoder.train()
-    before = peak_memory(encoder.device)
-    token = seconds_of(forward_backward) / float(batch.lengths.sum())
-    cost = TrainingCost(token, update_seconds(encoder, optimizer), before, peak_memory(encoder.device) - before)
+    with MemoryRise(encoder.device) as rise:
+        token = seconds_of(forward_backward) / float(batch.lengths.sum())
+        update = update_seconds(encoder, optimizer)
+    cost = TrainingCost(token, update, rise.before, rise.grown)
     encoder.zero_grad(set_to_none=True)
     encoder.eval()
     return cost
@@ -222,11 +235,35 @@ def update_seconds(model: nn.Module, optimizer: str) -> float:
     return seconds_of(optimizers(optimizer, weight_decay=0.0)(model).step)
 
 
-def peak_memory(device: torch.device) -> float:
-    """The peak of memory in bytes: of the device if it is a GPU, else of this process."""
-    if device.type == "cuda":
-        return float(torch.cuda.max_memory_allocated(device))
-    return float(memory.peak_memory())
+class MemoryRise:
+    """How far the work of a block raises memory: that of the device if it is a GPU, else that of this process.
+
+    What this process took before, and gave back, does not count: it may have trained something else.
+
+    Attributes
+    ----------
+    before : the bytes that are held when the block begins.
+    grown : the bytes at the peak, besides these.
+    """
+
+    before = grown = 0.0
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def __enter__(self) -> Self:
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+            self.before = float(torch.cuda.memory_allocated(self.device))
+        else:
+            memory.hand_back()
+            self.before, self.watch = float(memory.highest_and_held()[1]), memory.PeakWatch()
+        return self
+
+    def __exit__(self, *fault: object) -> None:
+        on_device = self.device.type == "cuda"
+        peak = torch.cuda.max_memory_allocated(self.device) if on_device else self.watch.end()
+        self.grown = max(peak - self.before, 0.0)
 
 
 class RankingCost(NamedTuple):
