@@ -23,10 +23,10 @@ from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.loading import open_encoder
 from hardneg.process.distributed import by_leader, is_leader, world_size
 from hardneg.process.hardware import warn_if_emulated
-from hardneg.process.progress import clock, is_shown
+from hardneg.process.progress import clock, is_shown, size_text
 from hardneg.process.stages import Planned, following
 from hardneg.recipes.cost_model import judged_queries
-from hardneg.recipes.estimate import add_beside, add_exchange, add_search, add_words, ranker_seconds
+from hardneg.recipes.estimate import add_beside, add_exchange, add_search, add_words, ranker_memory, ranker_seconds
 from hardneg.recipes.frozen import FrozenModels, frozen_models
 from hardneg.recipes.frozen_cost import frozen_work
 from hardneg.recipes.many_devices import Devices
@@ -162,15 +162,19 @@ def plan_ranker(task: Task, ranker: CrossEncoder, *, measure: bool, devices: Dev
         train = ranker_seconds(of_pairs, cost, [work.episode])
         seconds = {"train": train, "measure": of_pairs.scored * work.scored}
         add_exchange(seconds, cost, work.episode.steps, 4 * sum(p.numel() for p in ranker.parameters()))
-        if task.retriever is not None:
+        first = None if task.retriever is None else first_retriever(task)
+        taken = ranker_memory(of_pairs, cost, work.episode, ranker, first)
+        if first is not None:
             queries = len(task.data.train) + judged_queries(task.data)
-            add_search(seconds, cost, first_retriever(task), queries, settings.depth, sides=get_args(Side))
+            add_search(seconds, cost, first, queries, settings.depth, sides=get_args(Side))
         add_words(seconds, cost)
         for one in beside:
-            add_beside(seconds, cost, one)
+            taken += add_beside(seconds, cost, one).memory
         seconds = {stage: task.seeds * value for stage, value in seconds.items()}
         plan["seconds"] = seconds | {"total": sum(seconds.values())}
+        plan["bytes"] = {"memory": taken}
         facts |= {f"time to {stage}": clock(value) for stage, value in seconds.items()}
         facts["time in all, about"] = clock(plan["seconds"]["total"])
+        facts["memory, about"] = size_text(taken)
         facts |= devices.facts
     return {"settings": settings.model_dump(mode="json"), **plan}

@@ -117,6 +117,7 @@ class CostModel:
     trial_steps: int = 0  # of each
     examined: bool = True  # every state is searched for training queries and their positives' neighbours
     mined_pools: int = 0  # pools that are made, whether or not they are kept
+    lists: float = 1  # ranked lists that a pool draws from for a query, on average
     compared: int = 0  # candidates of a training query in such a pool, whose scores a guide would compare
     beside: Sequence[Beside] = ()
     devices: Devices = ALONE  # the devices for which the time is estimated
@@ -216,6 +217,7 @@ def work_of(
         trial_steps=sum(trials),
         examined=not judged,
         mined_pools=mined or len(episodes),
+        lists=lists,
         compared=max(entries, math.ceil(lists * settings.depth)),
         mined=mined * lists * part.queries * part.passages if judged else 0,
         encoded=(queries, sum(shares) + passed * among),

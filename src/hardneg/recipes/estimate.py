@@ -12,13 +12,16 @@ import numpy as np
 
 from hardneg.data.tokens import token_batch
 from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.recomputing import recompute_layers
 from hardneg.models.tokenizing import shorter
 from hardneg.negatives.mining import training_depth
 from hardneg.process.progress import clock, size_text
 from hardneg.recipes.cost_model import Beside, CostModel, Last, judged_queries, queries_of_step
+from hardneg.recipes.list_memory import BYTES, ENTRY, list_bytes
 from hardneg.recipes.many_devices import ALONE, IN_ONE, overlap
 from hardneg.recipes.microbenchmarks import (
+    TIMED_PAIRS,
     TIMED_TOKENS,
     RankingCost,
     bm25_seconds,
@@ -40,8 +43,7 @@ JUDGED = 100  # about the number of hits of a dev or test query
 SAMPLE = 512  # texts that are tokenised to find their lengths and the speed of tokenising
 BY_WORDS = "index and search by BM25"  # a stage
 DISK_RATE = 400e6  # bytes a second, to write or read with a digest
-HIT, ENTRY, POSTING = 8, 21, 8  # bytes of a hit in a run, an entry of a pool, a term of a passage in BM25's index
-BYTES = {"float16": 2, "float32": 4}
+HIT, POSTING = 8, 8  # bytes of a hit in a run, a term of a passage in BM25's index
 
 
 @dataclass(frozen=True)
@@ -319,6 +321,30 @@ def ranker_seconds(cost: RankingCost, work: CostModel, episodes: Sequence[Episod
     return sum(one.steps * of_step(one) for one in episodes)
 
 
+def ranker_memory(
+    cost: RankingCost, work: CostModel, episode: Episode, ranker: CrossEncoder, retriever: BiEncoder | None
+) -> float:
+    """Bytes of memory of a ranker's training at its largest, or of the search of the model that ranks first.
+
+    A pair takes memory in proportion; gradients and the two moments of the optimiser do not grow with the pairs.
+
+    Parameters
+    ----------
+    retriever : ranks first; None: BM25 does.
+    """
+    count = min(work.micro_queries or episode.queries_per_step, queries_of_step(episode))
+    pairs = work.devices.share(count * episode.passages_per_query)
+    if work.chunk_tokens is not None:
+        pairs = min(pairs, max(work.chunk_tokens / cost.tokens, 1.0))
+    fixed = min(3 * 4 * sum(p.numel() for p in ranker.parameters()), cost.grown)
+    training = fixed + (cost.grown - fixed) * max(pairs / TIMED_PAIRS, 1.0)
+    if retriever is None:
+        return cost.before + max(training, list_bytes(work, 0, device=ranker.device.type))
+    chunks, device = float(retriever.settings.chunks), retriever.device.type
+    lists = list_bytes(work, retriever.dim, chunks=chunks, device=device)
+    return cost.before + weights_of(work, retriever)[0] + max(training, lists)
+
+
 def whole_encoding(work: CostModel, encoder: BiEncoder, sample: Sample, sides: Sequence[Side]) -> float:
     """Seconds to encode all texts of these sides once."""
     texts = {"query": work.data.collection.n_queries, "passage": work.data.collection.n_passages}
@@ -379,7 +405,8 @@ def time_training(work: CostModel, encoder: BiEncoder, sample: Sample) -> tuple[
         for one in work.trained
     )
     encoding = encoding_cost(encoder, sample.passages, work.token_budget, work.precision)
-    return seconds, cost.before + max(cost.grown * max(micro / TIMED_TOKENS, 1.0), encoding.grown)
+    lists = list_bytes(work, encoder.dim, chunks=sample.chunks, device=encoder.device.type)
+    return seconds, cost.before + max(cost.grown * max(micro / TIMED_TOKENS, 1.0), encoding.grown, lists)
 
 
 def tokens_of_step(episode: Episode, queries: int | None, sample: Sample, work: CostModel) -> float:

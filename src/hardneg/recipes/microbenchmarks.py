@@ -267,12 +267,14 @@ class MemoryRise:
 
 
 class RankingCost(NamedTuple):
-    """The seconds that a ranker takes, and the tokens of a pair."""
+    """The seconds and bytes that a ranker takes, and the tokens of a pair."""
 
     trained: float  # seconds of a pair, forward and backward
     scored: float  # seconds to score a pair
     update: float  # seconds of an optimiser step
     tokens: float  # mean of the pairs
+    before: float = 0.0  # bytes of memory that were held before training
+    grown: float = 0.0  # bytes more at the peak, with a batch of :data:`TIMED_PAIRS` pairs
 
 
 @kept
@@ -313,8 +315,10 @@ def ranking_cost(
     if recompute:
         recompute_layers(ranker)
     ranker.train()
-    trained = seconds_of(forward_backward) / TIMED_PAIRS
-    cost = RankingCost(trained, scored, update_seconds(ranker, optimizer), tokens)
+    with MemoryRise(ranker.device) as rise:
+        trained = seconds_of(forward_backward) / TIMED_PAIRS
+        update = update_seconds(ranker, optimizer)
+    cost = RankingCost(trained, scored, update, tokens, rise.before, rise.grown)
     ranker.zero_grad(set_to_none=True)
     ranker.eval()
     return cost
