@@ -199,6 +199,17 @@ def test_the_gradient_cache_is_a_third_pass_over_chunks(world, monkeypatch):
     assert seconds[2] == pytest.approx(seconds[0] * tokens[0] / tokens[2] * 4 / 3)
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"), [({}, True), ({"examined": False, "mined": 1}, True), ({"examined": False}, False)]
+)
+def test_an_estimate_says_that_it_counts_no_second_search(world, monkeypatch, changes, told):
+    """Only where training queries are searched can one be needed."""
+    data, encoder = world
+    monkeypatch.setattr(timing, "seconds_of", lambda work: (work(), 1.0)[1])
+    facts = describe_work(work_of(data, **changes), encoder, seeds=1, measure=True)["facts"]
+    assert ("not counted" in facts) is told
+
+
 def test_an_estimate_leaves_the_model_as_it_was(world):
     data, encoder = world
     before, training = encoder.digest(), encoder.training

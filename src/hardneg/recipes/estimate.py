@@ -42,6 +42,7 @@ from hardneg.training.batches import micro_sizes
 JUDGED = 100  # about the number of hits of a dev or test query
 SAMPLE = 512  # texts that are tokenised to find their lengths and the speed of tokenising
 BY_WORDS = "index and search by BM25"  # a stage
+AGAIN = "a second, deeper search, where copies of positives leave a training query too few candidates"
 DISK_RATE = 400e6  # bytes a second, to write or read with a digest
 HIT, POSTING = 8, 8  # bytes of a hit in a run, a term of a passage in BM25's index
 
@@ -113,6 +114,8 @@ def describe_work(
         facts["time in all, about"] = clock(plan["seconds"]["total"])
         facts |= {f"{name}, about": size_text(value) for name, value in plan["bytes"].items()}
         facts |= work.devices.facts
+        if work.examined or work.mined:  # whether one is needed, only the search itself shows
+            facts["not counted"] = AGAIN
     return plan
 
 
