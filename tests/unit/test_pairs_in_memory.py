@@ -151,6 +151,17 @@ def test_a_negative_that_is_a_positive_of_the_query_is_left_out(tmp_path):
     assert list(data.query_texts.take(pool.query_rows[np.diff(pool.offsets) > 0])) == ["what sleeps"]
 
 
+def test_negatives_that_are_all_positives_of_the_collection_make_no_pool(tmp_path):
+    """As in a collection of an older version, which read each text of a labelled list as a positive."""
+    both = ("positive", "negative")
+    rows = [{"anchor": row["anchor"], "positive": row[name]} for row in ROWS for name in both]
+    data = hn.Collection.from_pairs(rows, to=tmp_path / "made")
+    with pytest.raises(InputError) as caught:
+        hn.import_negatives(ROWS, data, tmp_path / "given")
+    assert "NO_NEGATIVES: all negatives of the source (pairs in memory) are positives" in str(caught.value)
+    assert not (tmp_path / "given").exists()
+
+
 def test_negatives_are_kept_of_one_split(tmp_path):
     rows = {"train": ROWS[:2], "dev": ROWS[2:]}
     data = hn.Collection.from_pairs(rows, to=tmp_path / "made")

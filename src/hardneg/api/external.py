@@ -165,7 +165,7 @@ def keep_given(source: Source, data: Data, out: Place, *, split: str = "train") 
     """Publish the negatives that a source gives as a pool of a split's queries at ``out``, and return it.
 
     Positives of a query, and passages with the same text as a positive, are left out; entries have the source
-    ``file``.
+    ``file``. If none is left, as where an older version read the negatives as positives, the source is refused.
     """
     collection = collection_of(data)
     positives = named_split(collection, split, "split").positives()
@@ -182,6 +182,10 @@ def keep_given(source: Source, data: Data, out: Place, *, split: str = "train") 
         contains=None,
     )
     kept = pool.select(usable(pool))
+    if not len(kept.passage_rows):
+        what = f"all negatives of the source ({source.format}) are positives of their queries in this collection"
+        fix = "check the source; if an older hardneg made the collection, import it again"
+        raise InputError("NO_NEGATIVES", what, fix)
     inputs = {"collection": collection.digest, "file": digest_json(dict(source.inputs))}
     save_pool(kept, Path(out), settings={"sources": ["file"], "split": split}, inputs=inputs)
     return kept
