@@ -194,7 +194,7 @@ def test_the_positive_that_a_suspect_is_most_like_stands_first(tmp_path):
 def test_the_positives_of_a_query_are_read_once_however_many_they_are(tmp_path, monkeypatch):
     """Once for the signal and once for what is shown, not for each negative anew."""
     read = []
-    monkeypatch.setattr("hardneg.diagnostics.audit.words_of", lambda text: read.append(text) or text.split())
+    monkeypatch.setattr("hardneg.diagnostics.text_runs.words_of", lambda text: read.append(text) or text.split())
     texts = {f"p{i}": f"a b c d {i}" for i in range(5000)} | {f"n{i}": f"x a b c d {i}" for i in range(4)}
     found = small(tmp_path, texts, {f"p{i}": 1 for i in range(5000)}, [f"n{i}" for i in range(4)])
     assert sorted(read) == sorted([*texts.values()] * 2)

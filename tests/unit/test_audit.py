@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from hardneg.diagnostics import audit as audit_module
+from hardneg.diagnostics import text_runs
 from hardneg.diagnostics.audit import (
     KINDS,
     Pairs,
@@ -14,11 +15,10 @@ from hardneg.diagnostics.audit import (
     by_states,
     likeness,
     places,
-    runs_of,
     standing,
     suspicion,
-    words_of,
 )
+from hardneg.diagnostics.text_runs import runs_of, words_of
 from hardneg.evaluation.matching import tokens_of
 from hardneg.records import blocks
 from worlds.tiny_records import pool_of, run_of
@@ -83,7 +83,7 @@ def shingles(text):
 @pytest.mark.parametrize(("together", "held"), [(8, 1 << 25), (8, 200), (1 << 14, 0)])
 def test_likeness_equals_a_loop_over_pairs(monkeypatch, together, held):
     monkeypatch.setattr(audit_module, "TOGETHER", together)
-    monkeypatch.setattr(audit_module, "HELD", held)
+    monkeypatch.setattr(text_runs, "HELD", held)
     monkeypatch.setattr(audit_module, "blocks", lambda offsets: blocks(offsets, 20))
     draw = np.random.default_rng(5)
     texts = [" ".join(draw.choice(list("abc"), draw.integers(0, 12))) for _ in range(40)]
@@ -100,6 +100,24 @@ def test_likeness_equals_a_loop_over_pairs(monkeypatch, together, held):
     expected = [max((share(row, one) for one in own), default=0) for rows, own in pairs for row in rows]
     np.testing.assert_array_equal(found, np.array(expected, np.float32))
     assert (len(read) == len(set(read))) == (held != 200)  # each text is read once, if there is room
+
+
+def test_long_comparisons_report_progress(monkeypatch):
+    told = []
+    show = lambda title, unit: lambda done, total: told.append((title, unit, done, total))  # noqa: E731
+    monkeypatch.setattr("hardneg.process.progress.shower", show)
+    monkeypatch.setattr(audit_module, "EVERY", 1)
+    monkeypatch.setattr(audit_module, "TOGETHER", 1)
+    monkeypatch.setattr(audit_module, "blocks", lambda offsets: blocks(offsets, 3))
+    pairs = Pairs.of(pool_of([[1, 2], [3], [1, 3]], [[0], [0], [0]]))
+    likeness(pairs, ["a b c", "a b d", "a c d", "b c d"].__getitem__)
+    assert {one[:2] for one in told} == {("comparing texts", "pairs")}
+    done = [one[2] for one in told]
+    assert done == sorted(done)
+    assert {0, 2, 3, 5} == set(done)
+    told.clear()
+    by_states(pairs, [StateRun(name, run_of([[1, 2], [3], [0, 1]])) for name in ("one", "two")])
+    assert told == [("comparing lists", "states", done, 2) for done in (1, 2)]
 
 
 def test_likeness_is_the_share_of_common_runs_of_three_words():

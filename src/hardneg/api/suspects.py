@@ -14,7 +14,8 @@ import numpy as np
 from hardneg.api.inspect import passage_facts
 from hardneg.data.collection import Collection
 from hardneg.data.judgements import can_hold
-from hardneg.diagnostics.audit import Audit, KnownRuns
+from hardneg.diagnostics.audit import Audit
+from hardneg.diagnostics.text_runs import KnownRuns
 from hardneg.negatives.pool import SOURCES
 from hardneg.records import Int32, Int64, offsets_of
 from hardneg.shown import counted
@@ -83,7 +84,7 @@ def most_alike(passages: Int32, positives: Int32, runs: Callable[[int], Int64]) 
 
     Parameters
     ----------
-    runs : passage row -> the runs of its text, see :func:`~hardneg.diagnostics.audit.runs_of`.
+    runs : passage row -> the runs of its text, see :func:`~hardneg.diagnostics.text_runs.runs_of`.
     """
     if len(positives) < 2:
         yield from itertools.repeat(positives, len(passages))

@@ -14,19 +14,18 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import regex
 from numpy.typing import NDArray
 
 from hardneg.data.own_passages import NONE, without_pairs
-from hardneg.evaluation.matching import tokens_of
+from hardneg.diagnostics.text_runs import NOTHING, KnownRuns, Texts
 from hardneg.negatives.pool import SOURCES, NegativePool, matches
+from hardneg.process.progress import EVERY, Tick, track
 from hardneg.records import (
     Float32,
     Int32,
     Int64,
     Run,
     blocks,
-    changes,
     distinct,
     offsets_of,
     owners,
@@ -37,16 +36,8 @@ from hardneg.records import (
 
 Float64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
-Texts = Callable[[int], str]  # passage row -> its text
 
-WORDS = 3  # words of a run
-UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}ー"  # no blanks between words
-PARTS = regex.compile(rf"[{UNSPACED}--\p{{M}}]\p{{M}}*|[^{UNSPACED}]+|\p{{M}}+", regex.V1)
-FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)  # odd, by place
 TOGETHER = 1 << 14  # so many texts are numbered together, whatever the number of pairs
-HELD = 1 << 25  # runs that are held, so that no text is read again: 256 MiB
-FOR_A_TEXT = 20  # a held text takes as much as so many runs, besides its own
-NOTHING = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -106,29 +97,6 @@ class Pairs:
 # ---------------------------------------------------------------- texts
 
 
-def words_of(text: str) -> list[str]:
-    """The tokens of a text; in scripts without blanks between words its characters, with their marks."""
-    tokens = tokens_of(text)
-    return tokens if text.isascii() else [part for token in tokens for part in PARTS.findall(token)]
-
-
-def runs_of(text: str) -> Int64:
-    """The distinct runs of three words of a text, lower-cased, as numbers of 64 bits [n], each once.
-
-    In scripts without blanks between words each character counts as a word. A text of fewer words is one run; an
-    empty text has no run. Equal runs have equal numbers only in one process.
-    """
-    words = np.fromiter(map(hash, words_of(text)), np.int64).view(np.uint64)
-    if not len(words):
-        return NOTHING
-    count = max(len(words) - WORDS + 1, 1)
-    found = words[:count] * FACTORS[0]
-    for place in range(1, min(len(words), WORDS)):
-        found += words[place : place + count] * FACTORS[place]
-    found.sort()
-    return found[changes(found)].view(np.int64)
-
-
 def likeness(pairs: Pairs, text_of: Texts) -> Float32:
     """The Jaccard similarity [n], 0 to 1, of each negative's text and the text of the most similar positive.
 
@@ -139,34 +107,20 @@ def likeness(pairs: Pairs, text_of: Texts) -> Float32:
     known = KnownRuns(text_of)
     values, offsets = np.zeros(len(pairs), np.float32), pairs.offsets
     few = len(distinct(pairs.passage_rows)) + len(distinct(pairs.pool.positive_rows)) <= TOGETHER
-    for start, stop in [(0, len(pairs.pool))] if few else blocks(offsets):  # each block numbers its texts anew
-        values[offsets[start] : offsets[stop]] = _likeness(pairs, start, stop, known.runs)
+    with track("comparing texts", "pairs") as tick:
+        for start, stop in [(0, len(pairs.pool))] if few else blocks(offsets):  # each numbers its texts anew
+            values[offsets[start] : offsets[stop]] = _likeness(pairs, start, stop, known.runs, tick)
+        tick(len(pairs), len(pairs))
     return values
 
 
-class KnownRuns:
-    """The runs of the texts that were asked for, held while there is room.
+def _likeness(pairs: Pairs, start: int, stop: int, known: Callable[[int], Int64], tick: Tick) -> Float64:
+    """The likeness of the pairs of the queries from ``start`` to ``stop``; each text's runs are numbered once.
 
-    What is held stays: blocks ask for texts in the same order again and again, so the one that was not asked for
-    the longest is the next.
+    Parameters
+    ----------
+    tick : called with how many of all pairs are done, also while texts are read.
     """
-
-    def __init__(self, text_of: Texts) -> None:
-        self.text_of, self.held, self.room = text_of, dict[int, Int64](), HELD
-
-    def runs(self, row: int) -> Int64:
-        """The runs [n] of a passage."""
-        found = self.held.get(row)
-        if found is None:
-            found = runs_of(self.text_of(row))
-            self.room -= len(found) + FOR_A_TEXT
-            if self.room >= 0:
-                self.held[row] = found
-        return found
-
-
-def _likeness(pairs: Pairs, start: int, stop: int, known: Callable[[int], Int64]) -> Float64:
-    """The likeness of the pairs of the queries from ``start`` to ``stop``; each text's runs are numbered once."""
     pool, offsets = pairs.pool, pairs.offsets[start : stop + 1] - pairs.offsets[start]
     owned = pool.positive_offsets[start : stop + 1] - pool.positive_offsets[start]
     negatives = pairs.passage_rows[pairs.offsets[start] : pairs.offsets[stop]]
@@ -176,13 +130,19 @@ def _likeness(pairs: Pairs, start: int, stop: int, known: Callable[[int], Int64]
     asked = np.zeros(len(rows), bool)
     asked[theirs] = True
     asked[mine[np.repeat(spans(owned) > 0, spans(offsets))]] = True
-    texts = [known(row) if ask else NOTHING for row, ask in zip(rows.tolist(), asked.tolist(), strict=True)]
+    before, texts = int(pairs.offsets[start]), []
+    for place, (row, ask) in enumerate(zip(rows.tolist(), asked.tolist(), strict=True)):
+        if place % EVERY == 0:
+            tick(before, len(pairs))
+        texts.append(known(row) if ask else NOTHING)
     begins = offsets_of(np.array([len(one) for one in texts], np.int64))
     _, numbers = np.unique(np.concatenate([NOTHING, *texts]), return_inverse=True)
     marked = np.zeros(len(numbers) + 1, bool)
     values = np.zeros(len(negatives))
-    for i in np.flatnonzero((spans(owned) > 0) & (spans(offsets) > 0)).tolist():
+    for count, i in enumerate(np.flatnonzero((spans(owned) > 0) & (spans(offsets) > 0)).tolist()):
         low, high = offsets[i], offsets[i + 1]
+        if count % EVERY == 0:
+            tick(before + int(low), len(pairs))
         index, cuts = take_spans(begins, mine[low:high])
         runs = numbers[index]
         for positive in theirs[owned[i] : owned[i + 1]].tolist():
@@ -339,10 +299,12 @@ def by_states(pairs: Pairs, states: Sequence[StateRun], own: tuple[Int32, Int32]
     nearness alone, whether or not a positive is ranked higher. For ``own`` see :func:`standing`.
     """
     seen, near = np.zeros(len(pairs), np.float32), np.zeros(len(pairs), np.float32)
-    for state in states:
-        place, is_above = standing(state.run, pairs, own)
-        near += place / len(states)
-        seen += place * is_above / len(states)
+    with track("comparing lists", "states") as tick:
+        for done, state in enumerate(states, 1):
+            place, is_above = standing(state.run, pairs, own)
+            near += place / len(states)
+            seen += place * is_above / len(states)
+            tick(done, len(states))
     return seen, near
 
 
