@@ -185,9 +185,9 @@ class Study:
         now = None if digest is None else digest_at(place, record)
         if now is None:  # a model may be deleted after training, and its name alone is left
             name = self.model if step.model is None else f"{step.model}/model"
-            return None if same_name(base, name) else (titled(base), titled(place))
+            return None if same_name(base, name) else (called(base), called(place))
         if now != digest:
-            return f"{titled(base)} (digest {digest:.12})", f"{titled(place)} (digest {now:.12})"
+            return f"{called(base)} (digest {digest:.12})", f"{called(place)} (digest {now:.12})"
         self.begun.add((place, now))
         return None
 
@@ -385,16 +385,14 @@ def interval(values: Values, sign: str = "") -> str:
 
 
 def called(place: str) -> str:
-    """The name of a model or collection for people, which never holds the path to it."""
+    """The name of a model or collection for people, which never holds the path to it.
+
+    All models that hardneg trains are called model, so theirs also names the experiment that they lie in.
+    """
     form, colon, path = place.rpartition(":")
     lies = Path(path).is_dir() or Path(path).is_absolute()  # also if it is not made yet
-    return f"{form}{colon}{Path(path).name}" if lies else place
-
-
-def titled(place: str) -> str:
-    """The name of a model for people, which also names the experiment that it lies in."""
-    path = Path(place)
-    return os.path.join(*path.parts[-2:]) if path.name == "model" else called(place)
+    parts = Path(path).parts[-2 if Path(path).name == "model" else -1 :]
+    return f"{form}{colon}{os.path.join(*parts)}" if lies else place
 
 
 def insert(path: Path, text: str, begin: str, end: str, heading: str = "") -> None:

@@ -355,6 +355,20 @@ def test_a_study_knows_the_trained_model_that_its_experiments_began_with(
     assert is_done("first")
 
 
+def test_outcomes_of_two_trained_models_are_not_taken_for_each_other(harness, study, collection, tmp_path):
+    def of(model, **options):
+        step = harness.Step("only", "star", {})
+        return harness.Study(tmp_path / "study", study.data, str(model), {}, 1, **options).planning([step])
+
+    experiment(study, collection, "only", [1, 2, 3, 6])
+    first = of(tmp_path / "first/model")
+    first.save(tmp_path / "kept.jsonl")
+    shutil.rmtree(tmp_path / "study")
+    kept = importlib.import_module("outcomes").read(tmp_path / "kept.jsonl")
+    assert of(tmp_path / "moved/first/model", kept=kept).is_done("only")
+    assert not of(tmp_path / "second/model", kept=kept).is_done("only")
+
+
 def test_the_model_at_a_place_may_have_changed(harness, world, trained, tmp_path):
     model = tiny_model(tmp_path / "base", world.collection, seed=1)
     train_small("star", world, tmp_path / "study/star", model=model)
