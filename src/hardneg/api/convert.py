@@ -92,8 +92,8 @@ def import_negatives(
 
     Raises
     ------
-    InputError : the source has no negatives for these queries, or all are their positives, or the collection does
-        not have their texts.
+    InputError : the source has no negatives for these queries, or all are their positives, or they are not in the
+        collection.
     """
     check_new(Path(out))
     found = find_source(str(source), format) if isinstance(source, str | Path) else source_from_pairs(source)
