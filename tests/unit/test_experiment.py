@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 from pydantic import Field
@@ -17,7 +18,16 @@ from hardneg.api import start as start_module
 from hardneg.config import Settings, differences, operational
 from hardneg.data.training_data import ChosenSplits
 from hardneg.errors import ArtifactError, BusyError, InputError, ResourceError
-from hardneg.experiment.folder import as_before, complete, inputs_told, join_experiment, open_experiment
+from hardneg.experiment.folder import (
+    as_before,
+    complete,
+    inputs_told,
+    join_experiment,
+    open_experiment,
+    read_settings,
+    splits_of,
+    write_settings,
+)
 from hardneg.process.progress import log_file
 from hardneg.storage import disk
 from hardneg.storage.artifacts import digest_json, publish, read_json, remove, write_json
@@ -209,6 +219,35 @@ def test_the_options_that_are_shown_give_the_values_of_before(value):
 
 def test_splits_of_a_later_version_are_told_whole():
     assert complete({"train": "train", "dev": None, "test": "test", "newer": 1})["newer"] == 1
+
+
+def test_splits_that_a_newer_version_tells_more_of_are_refused_in_one_line(tmp_path):
+    from hardneg.api.judged_runs import devs_of, tested_on
+    from hardneg.api.settings import begun_at
+
+    start(tmp_path / "exp")
+    record = read_settings(tmp_path / "exp")
+    del record["hardneg"]
+    record["result_settings"]["seed"] = 0
+    newer = asdict(ChosenSplits("train", "dev", "test")) | {"folds": 5}
+    (tmp_path / "newer").mkdir()
+    path = tmp_path / "newer"
+    write_settings(path, {**record, "splits": newer})
+    before = (path / "settings.json").read_bytes()
+    collection = SimpleNamespace(splits={"dev"})
+    for read in (
+        lambda: splits_of(read_settings(path), path),
+        lambda: begun_at(path),
+        lambda: tested_on([path]),
+        lambda: devs_of(collection, [path]),
+    ):
+        with pytest.raises(ArtifactError) as fault:
+            read()
+        what = "a newer hardneg began this experiment: it has folds of splits, unknown here; upgrade hardneg"
+        assert fault.value.lines == [f"{path}: FORMAT_VERSION: {what}"]
+    assert (path / "settings.json").read_bytes() == before
+    write_settings(path, {name: value for name, value in record.items() if name != "format"})  # an older one
+    assert (tested_on([path]), devs_of(collection, [path])) == (None, {})
 
 
 def test_a_setting_that_came_or_went_with_a_version_is_a_difference_too(tmp_path):

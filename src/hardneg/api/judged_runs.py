@@ -17,7 +17,7 @@ from hardneg.data.formats.trec import open_qrels, qrels_of, read_runs
 from hardneg.data.ids import IdSpace
 from hardneg.data.training_data import ChosenSplits, named_split
 from hardneg.errors import ArtifactError, InputError, SettingsError
-from hardneg.experiment.folder import read_settings, splits_of
+from hardneg.experiment.folder import FORMAT, SPLITS, read_settings, splits_of
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.names import few_of_dev
 from hardneg.experiment.provenance import collection_within
@@ -125,10 +125,7 @@ def tested_on(paths: Sequence[AnyRun]) -> str | None:
     """
     first: tuple[Path, str] | None = None
     for place in experiments_of(paths):
-        try:
-            test = splits_of(read_settings(place), place).test
-        except ArtifactError:  # an experiment of an older format
-            continue
+        test = (one := splits_told(place)) and one.test
         if test is None:
             continue
         first = first or (place, test)
@@ -136,6 +133,18 @@ def tested_on(paths: Sequence[AnyRun]) -> str | None:
             what = f"it was tested on the split '{test}', and {first[0]} on '{first[1]}'"
             raise InputError("NO_OVERLAP", what, "search with both of them, and compare these runs", path=place)
     return None if first is None else first[1]
+
+
+def splits_told(place: Path, *, needed: bool = False) -> ChosenSplits | None:
+    """The splits that an experiment names; None: it is of an older format, which names none.
+
+    Raises
+    ------
+    ArtifactError : its settings are damaged, or of a newer hardneg; with ``needed``, also of an older one.
+    """
+    record = read_settings(place)
+    older = record.get("format", 1) < FORMAT or SPLITS not in record
+    return None if older and not needed else splits_of(record, place)
 
 
 def devs_of(collection: Collection, paths: Sequence[AnyRun]) -> dict[Path, ChosenSplits]:
@@ -146,13 +155,8 @@ def devs_of(collection: Collection, paths: Sequence[AnyRun]) -> dict[Path, Chose
     """
     found = {}
     for place in experiments_of(paths):
-        try:
-            one = splits_of(read_settings(place), place)
-        except ArtifactError:
-            if "dev" not in collection.splits:
-                raise
-            continue
-        if one.held_out or one.dev is not None:
+        one = splits_told(place, needed="dev" not in collection.splits)
+        if one is not None and (one.held_out or one.dev is not None):
             found[place] = one
     return found
 

@@ -16,7 +16,7 @@ from hardneg.arguments import check_value, checked
 from hardneg.config import PRESET, WHOLE, build, nearest, read_overrides, read_preset, read_value, split_config
 from hardneg.data.training_data import DEFAULT_SPLITS, ChosenSplits, DevDraw, Splits, TrainingData
 from hardneg.errors import ArtifactError, Faults, HardnegError, SettingsError
-from hardneg.experiment.folder import read_settings
+from hardneg.experiment.folder import known_splits, read_settings
 from hardneg.experiment.layout import Layout
 from hardneg.foreign_names import ours
 from hardneg.process.hardware import Precision, best_precision
@@ -374,7 +374,12 @@ def trained_by(model: Place) -> Begun | None:
 
 
 def begun_at(place: Path) -> Begun | None:
-    """The experiment at a place; None if there is none, or none that can be read: opening it says why."""
+    """The experiment at a place; None if there is none, or none that can be read: opening it says why.
+
+    Raises
+    ------
+    ArtifactError : a newer hardneg began it, and what this one does not know of its dev would be lost.
+    """
     try:
         begun = read_settings(place)
         return Begun(
@@ -383,9 +388,11 @@ def begun_at(place: Path) -> Begun | None:
             int(begun["result_settings"]["seed"]),
             str(begun["inputs"].get("splits")),
             str(begun["inputs"].get("collection")),
-            ChosenSplits(**begun.get("splits", {"train": "", "dev": None, "test": None})),
+            known_splits(begun.get("splits", {"train": "", "dev": None, "test": None}), place),
         )
-    except (HardnegError, OSError, KeyError, TypeError, ValueError):
+    except (HardnegError, OSError, KeyError, TypeError, ValueError) as fault:
+        if getattr(fault, "code", "") == "FORMAT_VERSION":
+            raise
         return None
 
 

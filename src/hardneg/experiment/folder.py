@@ -445,7 +445,15 @@ def splits_of(record: Mapping[str, Any], path: Path) -> ChosenSplits:
     check_format(record, path)
     if not isinstance(record.get(SPLITS), Mapping):
         raise ArtifactError("NOT_EXPERIMENT", "it does not name its splits", "train it again", path=path)
-    return ChosenSplits(**record[SPLITS])
+    return known_splits(record[SPLITS], path)
+
+
+def known_splits(names: Mapping[str, Any], path: Path) -> ChosenSplits:
+    """The stored names and draw of splits; raises :class:`ArtifactError` where a newer hardneg stored more."""
+    if later := names.keys() - {field.name for field in dataclasses.fields(ChosenSplits)}:
+        what = f"a newer hardneg began this experiment: it has {', '.join(sorted(later))} of splits, unknown here"
+        raise ArtifactError("FORMAT_VERSION", what, "upgrade hardneg", path=path)
+    return ChosenSplits(**names)
 
 
 def other_inputs(changed: Sequence[str], path: Path) -> ArtifactError:
