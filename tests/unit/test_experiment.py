@@ -15,6 +15,7 @@ from pydantic import Field
 
 from hardneg import __version__
 from hardneg.api import start as start_module
+from hardneg.api.start import RULES
 from hardneg.config import Settings, differences, operational
 from hardneg.data.training_data import ChosenSplits
 from hardneg.errors import ArtifactError, BusyError, InputError, ResourceError
@@ -472,11 +473,18 @@ def test_another_gpu_draws_dropout_otherwise(goes_on):
     assert goes_on("cuda", hardware="another GPU") == [f"hardware a GPU before, another GPU now; {DRAWN}"]
 
 
-def test_what_older_rows_do_not_say_is_no_change(goes_on, tmp_path):
+def test_what_older_rows_do_not_say_tells_of_an_earlier_hardneg_once(goes_on, tmp_path):
     with opened(tmp_path) as experiment:
         experiment.begin({"threads": 1, "processes": 1, "device": "cpu"})
+    earlier = f"an earlier hardneg before, {__version__} now; {start_module.RULED}"
+    assert goes_on() == [earlier]
+    assert goes_on(threads=2) == [earlier, f"threads 1 before, 2 now; {ROUNDED}"]
+
+
+def test_other_rules_of_the_same_version_are_told(goes_on, monkeypatch):
     assert goes_on() == []
-    assert goes_on(threads=2) == [f"threads 1 before, 2 now; {ROUNDED}"]
+    monkeypatch.setattr(start_module, "RULES", 99)
+    assert goes_on() == [f"rules {RULES} before, 99 now; {start_module.RULED}"]
 
 
 def test_what_the_library_logs_is_kept(tmp_path):

@@ -51,6 +51,8 @@ log = logging.getLogger(__name__)
 
 ROUNDED = "figures will agree but for rounding, so files will not have the same bytes"
 DRAWN = "dropout may be drawn otherwise, so figures may differ as those of two seeds do"
+RULED = "other negatives or queries may be drawn, and dev judged otherwise, so figures may differ"
+RULES = 1  # raised when the same settings and weights mine, draw, train or judge otherwise than before
 
 
 @dataclasses.dataclass(frozen=True)
@@ -261,7 +263,8 @@ def say_what_differs(experiment: Experiment, device: str, processes: int | str) 
     """Say in a line what changed of the machine and of the versions since the last execution, and what that does.
 
     With other threads, or on another processor, figures agree except for rounding. Each process draws dropout for
-    its own texts, and CUDA draws it otherwise than a CPU; other versions may change anything.
+    its own texts, and CUDA draws it otherwise than a CPU; other versions may change anything. The number of the
+    version does not say whether hardneg does the same as before: ``RULES`` does.
     """
     where = {
         "threads": torch.get_num_threads(),
@@ -269,11 +272,15 @@ def say_what_differs(experiment: Experiment, device: str, processes: int | str) 
         "device": device,
         "hardware": name_of(device),
         "hardneg": __version__,
+        "rules": RULES,
         "torch": str(torch.__version__),
         "transformers": version("transformers"),
     }
-    changed = {name: f"{name} {then} before, {now} now" for name, (then, now) in experiment.begin(where).items()}
+    changed = experiment.begin(where)
     if changed:
+        told = [f"{name} {then} before, {now} now" for name, (then, now) in changed.items() if then is not None]
+        if len(told) < len(changed):  # only an earlier version left facts out
+            told.append(f"an earlier hardneg before, {__version__} now")
         rounded = {"threads", "hardware"} if device == "cpu" else {"threads"}
-        effect = ROUNDED if changed.keys() <= rounded else DRAWN
-        say(f"{experiment.path}: {', '.join(changed.values())}; {effect}")
+        effect = RULED if "rules" in changed else ROUNDED if changed.keys() <= rounded else DRAWN
+        say(f"{experiment.path}: {', '.join(told)}; {effect}")

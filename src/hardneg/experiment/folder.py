@@ -107,6 +107,8 @@ class Experiment:
     def begin(self, where: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
         """Write facts of the machine to ``timing.jsonl``; returns what differs from before as {name: (then, now)}.
 
+        What an earlier version of hardneg did not write was None then.
+
         Parameters
         ----------
         where : facts, apart from the settings, on which the last bits of results depend, such as the number of
@@ -115,7 +117,7 @@ class Experiment:
         before: dict[str, Any] = next((row for row in reversed(self.timing) if row["stage"] == BEGIN), {})
         with self.timed(BEGIN, **where):
             pass
-        return {name: (before[name], now) for name, now in where.items() if before.get(name, now) != now}
+        return {name: (before.get(name), now) for name, now in where.items() if before and before.get(name) != now}
 
     @property
     def timing(self) -> list[dict[str, Any]]:
