@@ -183,12 +183,15 @@ def test_the_model_opens_in_sentence_transformers(whole, world):
     assert ours == pytest.approx(theirs.predict(list(zip(asked, texts, strict=True))), abs=1e-4)
 
 
-def test_it_resumes_to_the_same_bytes(execute, whole, tmp_path):
+def test_it_resumes_to_the_same_bytes(execute, whole, tmp_path, caplog):
     files = ("model/model.safetensors", "metrics.jsonl", "results.json", "states.jsonl")
     for name, cut in (("step", power_cut(3)), ("checkpoint", power_cut_after_checkpoint())):
         with cut:
             execute(tmp_path / name)
-        execute(tmp_path / name)
+        caplog.clear()
+        with caplog.at_level("INFO", "hardneg"):
+            execute(tmp_path / name)
+        assert f"{tmp_path / name}: goes on where it ended, which was about step " in caplog.text
         for file in files:
             assert (tmp_path / name / file).read_bytes() == (whole.path / file).read_bytes(), (name, file)
     again = execute(tmp_path / "step")

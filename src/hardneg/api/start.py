@@ -250,13 +250,18 @@ def say_start(start: Start, experiment: Experiment, course: Course, collection: 
     """Say what differs from an earlier execution and from the model as it came, and estimate what lengths cut."""
     if not is_leader():
         return
-    if rows := experiment.metrics.read():
-        episode = f" of episode {rows[-1]['episode']}" if course.several_episodes else ""
-        say(f"{experiment.path}: goes on where it ended, which was about step {rows[-1]['step']:,}{episode}")
+    say_where_it_ended(experiment, course)
     say_what_differs(experiment, start.device, start.processes)
     for line in start.changes:
         say(line)
     say("; ".join(str(length.sample_cut(collection)) for length in start.lengths))
+
+
+def say_where_it_ended(experiment: Experiment, course: Course) -> None:
+    """Say that training goes on, and at about which step; nothing if no step was made before."""
+    if rows := experiment.metrics.read():
+        episode = f" of episode {rows[-1]['episode']}" if course.several_episodes else ""
+        say(f"{experiment.path}: goes on where it ended, which was about step {rows[-1]['step']:,}{episode}")
 
 
 def say_what_differs(experiment: Experiment, device: str, processes: int | str) -> None:

@@ -11,7 +11,14 @@ from typing import Any, get_args
 from hardneg.api.diagnose import report_training
 from hardneg.api.inputs import source_at
 from hardneg.api.prepare import Task
-from hardneg.api.start import execution, finished_already, indexed, inputs_of, say_what_differs
+from hardneg.api.start import (
+    execution,
+    finished_already,
+    indexed,
+    inputs_of,
+    say_what_differs,
+    say_where_it_ended,
+)
 from hardneg.diagnostics.cards import gain_lines
 from hardneg.diagnostics.reranked import kept_ranker, ranking_gains, save_state
 from hardneg.diagnostics.results import EvaluationPlan, Handling, evaluate_states
@@ -50,6 +57,7 @@ def train_ranker(task: Task) -> dict[str, Any]:
             return done
         training = TrainingRun(settings, data, experiment, frozen_of(task, experiment.cache))
         if is_leader():
+            say_where_it_ended(experiment, settings.course)
             say_what_differs(experiment, ranker.device.type, world_size())
         base = partial(fresh_ranker, source, settings, log.debug)  # it was told of above
         first = [ranker]  # training starts with the one that is open; the next is read again
