@@ -125,9 +125,10 @@ def tested_on(paths: Sequence[AnyRun]) -> str | None:
     """
     first: tuple[Path, str] | None = None
     for place in experiments_of(paths):
-        test = (one := splits_told(place)) and one.test
-        if test is None:
+        one = splits_told(place)
+        if one is None or one.test is None:
             continue
+        test = one.test
         first = first or (place, test)
         if test != first[1]:
             what = f"it was tested on the split '{test}', and {first[0]} on '{first[1]}'"
