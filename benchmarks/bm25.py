@@ -101,7 +101,7 @@ def indexed(passages: list[str]) -> tuple[Any, Callable[[list[str]], Any]]:
     import Stemmer
     from bm25s.tokenization import Tokenizer
 
-    from hardneg.search.bm25 import K1, B
+    from hardneg.search.bm25_building import K1, B
 
     tokenizer = Tokenizer(stopwords="english", stemmer=Stemmer.Stemmer("english"))
     index = bm25s.BM25(method="lucene", k1=K1, b=B, backend="numba")

@@ -17,8 +17,9 @@ import pytest
 
 from hardneg.errors import ArtifactError, InputError, ResourceError, SettingsError
 from hardneg.process.memory import limit_memory, own_memory
-from hardneg.search import bm25, runs
-from hardneg.search.bm25 import K1, KIND, B, bm25_run, bm25_texts, open_bm25
+from hardneg.search import bm25, bm25_building, runs
+from hardneg.search.bm25 import KIND, bm25_run, bm25_texts, open_bm25
+from hardneg.search.bm25_building import K1, B
 from hardneg.storage import disk
 from hardneg.storage.artifacts import Draft, verify
 
@@ -123,7 +124,7 @@ def test_postings_are_those_of_bm25s_bit_by_bit(tmp_path, monkeypatch):
 
     c = random_collection(300, seed=2)
     c.texts[7] = "the"  # no term at all
-    monkeypatch.setattr(bm25, "POSTINGS", 100)
+    monkeypatch.setattr(bm25_building, "POSTINGS", 100)
     index = open_bm25(c, tmp_path)
     tokenizer = bm25s.tokenization.Tokenizer(stopwords="english", stemmer=Stemmer.Stemmer("english"))
     ids = list(tokenizer.streaming_tokenize(c.texts, update_vocab=True, allow_empty=False))
@@ -142,9 +143,9 @@ def test_an_index_built_in_blocks_has_the_same_bytes(tmp_path, monkeypatch, toke
     c.texts[7] = c.texts[150] = c.texts[-1] = "the"  # no term at all
     c.texts[200] = " ".join(f"late{i}" for i in range(60))  # a block of terms that no other has
     open_bm25(c, tmp_path / "whole")
-    monkeypatch.setattr(bm25, "TOKENS", tokens)
-    monkeypatch.setattr(bm25, "FEWEST", 1)
-    monkeypatch.setattr(bm25, "MERGED", merged)
+    monkeypatch.setattr(bm25_building, "TOKENS", tokens)
+    monkeypatch.setattr(bm25_building, "FEWEST", 1)
+    monkeypatch.setattr(bm25_building, "MERGED", merged)
     open_bm25(c, tmp_path / "blocks")
     files = [{f.name: f.read_bytes() for f in (tmp_path / way / KIND).rglob("*.*")} for way in ("whole", "blocks")]
     assert files[0] == files[1]
@@ -158,11 +159,11 @@ def test_memory_to_build_an_index_grows_neither_with_the_tokens_nor_with_the_blo
     c.texts[:] = [" ".join(words[i : i + 20]) for i in range(0, 1000, 20)] * 240
     c.titles, c.n_passages = Column([""] * len(c.texts)), len(c.texts)
     for name, value in {"TOKENS": size, "FEWEST": size, "MERGED": 12, "POSTINGS": 10, "TEXTS": 8}.items():
-        monkeypatch.setattr(bm25, name, 1 << value)
+        monkeypatch.setattr(bm25_building, name, 1 << value)
     monkeypatch.setattr(disk, "BUFFER", 1 << 12)
     open_bm25(random_collection(5), tmp_path / "warm")
     tracemalloc.start()
-    bm25._build(Draft(tmp_path), c, "english")
+    bm25_building.build(Draft(tmp_path), c, "english")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     tokens = 12_000 * 20
@@ -176,7 +177,7 @@ def test_the_limit_that_is_named_is_enough(tmp_path, monkeypatch, given):
     c, rng = random_collection(1), np.random.default_rng(0)
     c.texts[:] = [" ".join(f"w{i}" for i in rng.integers(0, 50_000, 20)) for _ in range(8000)]
     c.titles, c.n_passages = Column([""] * len(c.texts)), len(c.texts)
-    monkeypatch.setattr(bm25, "FEWEST", 1 << 16)
+    monkeypatch.setattr(bm25_building, "FEWEST", 1 << 16)
     limit, refused = f"{own_memory() + (given << 20)}", []
     try:
         while len(refused) < 2:

@@ -9,7 +9,8 @@ import numpy as np
 
 from hardneg.records import offsets_of, owners
 from hardneg.search.analysers import tokenizer_of
-from hardneg.search.bm25 import K1, B, Bm25Index
+from hardneg.search.bm25 import Bm25Index
+from hardneg.search.bm25_building import K1, B
 
 
 def index_of(texts: Sequence[str], language: str) -> Bm25Index:
