@@ -222,7 +222,7 @@ class AnceTeleKeywords(Keywords, total=False):
     passages_paper: list[int]
     """As `passages_reference`, with the values of the paper."""
     epochs: float
-    """How often training goes through all training queries. `steps` wins over it."""
+    """How often a full episode goes through all training queries. `steps` wins over it."""
     steps: int | None
     """Training steps of the learning-rate schedule. They win over `epochs`."""
     stop_fraction: float
@@ -307,7 +307,7 @@ class WarmupKeywords(Keywords, total=False):
     margin: float
     """Margin of the hinge loss, in logits; in scores it is this divided by the model's scale."""
     epochs: float
-    """How often training goes through all training queries. `steps` wins over it."""
+    """How often training goes through all training queries with each mixture. `steps` wins over it."""
     steps: list[int] | None
     """Length of the schedule of each mixture, in order; the last value repeats. It wins over `epochs`."""
     stop_step: int | None

@@ -37,6 +37,12 @@ class Meaning(NamedTuple):
 MEANINGS: dict[str, Meaning] = {
     # how long, how much
     "epochs": Meaning("How often training goes through all training queries. `steps` wins over it.", "passes"),
+    "warmup.epochs": Meaning(
+        "How often training goes through all training queries with each mixture. `steps` wins over it.", "passes"
+    ),
+    "ance-tele.epochs": Meaning(
+        "How often a full episode goes through all training queries. `steps` wins over it.", "passes"
+    ),
     "ance.epochs": Meaning(
         "How often training goes through all training queries. `refresh_every` follows from it. If you set"
         " `refresh_every`, it replaces the `epochs` of a preset or of a settings file.",

@@ -78,7 +78,7 @@ USUAL: tuple[UsualOption, ...] = (
         "--epochs",
         "X",
         float,
-        "Passes over the training queries, in place of --steps.",
+        "Passes over the training queries, in place of --steps; of each mixture, of each full episode.",
         "epochs",
         unsets=("steps", *BOUNDS, "stop_step"),
         leaves=EARLIER,
