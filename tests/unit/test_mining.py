@@ -28,7 +28,6 @@ from hardneg.search.bm25 import bm25_run
 from hardneg.search.embeddings import encode_store
 from hardneg.search.encoding import Encoding
 from hardneg.search.retrieve import dot_products
-from hardneg.search.runs import load_run
 from reference_candidates import slow_candidates
 from worlds.tiny_records import positives_of, vectors_of
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
@@ -180,48 +179,6 @@ def test_bm25_searches_only_the_lists_deeper_that_deeper_hits_change(tmp_path, m
     assert pool.copies["bm25"] == 19
     shallow = run.cut(37)
     assert candidates.candidates(shallow, train, source="bm25", episode=1, depth=20, **options) != expected
-
-
-@pytest.mark.parametrize("anchors", ["query", "first", "all"])
-def test_a_model_searches_only_the_lists_deeper_that_deeper_hits_change(tmp_path, monkeypatch, anchors):
-    words = ["owl", "wolf", "hare", "crow", "newt", "seal", "moth", "toad", "lynx", "ibis"]
-    others = [f"{a} {b} {c}" for a in words for b in words for c in words][:120]
-    passages = {f"p{i:03}": text for i, text in enumerate([*["red fox"] * 60, *others])}
-    queries = {"short": "red fox", "same": others[0], "whole": others[-1], "two": others[50]}
-    qrels = {"short": ["p000"], "same": ["p060"], "whole": ["p179"], "two": ["p110", "p111"]}
-    c = Collection.from_lists(passages, queries, {"train": qrels}, to=tmp_path / "c")
-    encoder = load_encoder(tiny_model(tmp_path / "m", c))
-    state = Snapshot(encoder, c, "s", tmp_path / "runs", tmp_path / "cache", encoding=Encoding(512))
-    train, asked, search = choose_splits(c, dev="none").train, [], Snapshot._search
-
-    def counted(self, index, vectors, query_rows, k):
-        asked.append((len(query_rows), k))
-        return search(self, index, vectors, query_rows, k)
-
-    monkeypatch.setattr(Snapshot, "_search", counted)
-    monkeypatch.setattr(mining, "DIAGNOSTIC_DEPTH", 1)
-    source = "query" if anchors == "query" else "lookahead"
-    around = {} if anchors == "query" else {"anchors": anchors}
-    pool = mine_candidates(state, train, source, episode=1, depth=20, **around)
-    lists = len(train.passage_rows) if anchors == "all" else len(train)
-    assert asked[0] == (lists, 38)
-    assert all(n < lists and k > 38 for n, k in asked[1:])
-    # As deep for all, as it was before:
-    deepest, listed = asked[-1][1], None
-    if anchors == "query":
-        run = state.search_queries(train.query_rows, deepest, as_trained=True)
-    else:
-        named = owners(train.offsets) if anchors == "all" else np.arange(len(train))
-        listed = train.passage_rows if anchors == "all" else train.first()
-        run = state.search_passages(train.query_rows[named], listed, deepest)
-    options = {"text_keys": c.text_keys, "copies": c.copies, "anchors": listed}
-    expected = candidates.candidates(run, train, source=source, episode=1, depth=20, **options)
-    assert pool == expected
-    assert candidates.candidates(run.cut(38), train, source=source, episode=1, depth=20, **options) != expected
-    name = {"query": "query", "first": "lookahead", "all": "lookahead-all"}[anchors]
-    assert np.diff(load_run(tmp_path / "runs" / name).offsets).tolist() == [38] * lists
-    asked.clear()
-    assert mine_candidates(state, train, source, episode=1, depth=20, **around) == pool  # from the kept runs
 
 
 # ---------------------------------------------------------------- pools

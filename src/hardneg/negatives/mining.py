@@ -36,13 +36,12 @@ from hardneg.search.bm25 import bm25_run
 
 log = logging.getLogger(__name__)
 
-# depth, positions of the lists that are searched (None: all) -> the run of these lists
+# depth, positions of the lists that are searched (None, as for models always: all) -> the run of these lists
 Search = Callable[[int, Int64 | None], Run]
 
 SOURCES = ("random", "bm25", "query", "lookahead", "file")
 TELEPORTED = ("query", "lookahead")
 PAIRS = 1 << 14  # pairs of a query and a passage that are scored at a time
-DEEPER = "-deeper"  # the end of the name of a run of those lists that are searched deeper than the others
 DIAGNOSTIC_DEPTH = 100  # runs of training queries are kept at least this deep, for diagnostics such as forgetting
 
 
@@ -345,20 +344,20 @@ def deep_enough(
     """The run of a source, deep enough to leave ``depth`` candidates in every list, if there are so many passages.
 
     Lists are searched ``max |D+| + 16`` deeper than ``depth``. If a list is still too short without positives,
-    those of equal queries and copies of them, lists are searched again, twice as deep. Hits that are left out
+    those of equal queries and copies of them, all lists are searched again, twice as deep. Hits that are left out
     because a better one has their text, or because they contain an answer, do not count as missing.
 
-    Only those lists are searched again that deeper hits can change: lists with fewer than ``depth`` candidates of
-    different texts.
+    BM25 searches only those lists again that deeper hits can change: lists with fewer than ``depth`` candidates of
+    different texts. A model's run is kept, and its readers take it to be equally deep for all queries.
     """
     k = training_depth(collection, positives, depth)
     short = partial(starved, positives=positives, depth=depth, text_keys=collection.text_keys, contains=contains)
     run = search(k, None)
     while k < collection.n_passages and len(short(run, searched=k)):
-        lists = short(run, searched=k, copies=collection.copies)
+        lists = short(run, searched=k, copies=collection.copies) if source == "bm25" else None
         k = min(2 * k, collection.n_passages)
         log.info("%s: some lists are short of %d candidates; searching %d deep", source, depth, k)
-        run = run.replaced(lists, search(k, lists))
+        run = search(k, None) if lists is None else run.replaced(lists, search(k, lists))
     return run
 
 
@@ -370,11 +369,7 @@ def training_depth(collection: Collection, positives: Positives, depth: int) -> 
 def searcher(
     corpus: Miner | Corpus, positives: Positives, source: str, anchors: Literal["first", "all"]
 ) -> tuple[Search, Int32 | None]:
-    """The search of a source, and the anchor of each of its lists (lookahead only).
-
-    A model's runs are kept. Readers take all lists of a run to be equally deep, so deeper ones of some lists have
-    a name of their own.
-    """
+    """The search of a source, and the anchor of each of its lists (lookahead only)."""
     rows = positives.query_rows
 
     def by_words(k: int, lists: Int64 | None) -> Run:
@@ -384,13 +379,7 @@ def searcher(
         return by_words, None
     assert not isinstance(corpus, Corpus)
     if source == "query":
-
-        def by_model(k: int, lists: Int64 | None) -> Run:
-            if lists is None:
-                return corpus.search("query", rows, k, as_trained=True)
-            return corpus.search(f"query{DEEPER}", rows[lists], k, as_trained=True)
-
-        return by_model, None
+        return lambda k, _: corpus.search("query", rows, k, as_trained=True), None
     if anchors == "first":
         some = positives.some()
         name, list_owners, list_anchors = "lookahead", some.query_rows, some.first()
@@ -400,13 +389,7 @@ def searcher(
             rows[owners(positives.offsets)],
             positives.passage_rows,
         )
-
-    def around(k: int, lists: Int64 | None) -> Run:
-        if lists is None:
-            return corpus.neighbours(name, list_owners, list_anchors, k)
-        return corpus.neighbours(f"{name}{DEEPER}", list_owners[lists], list_anchors[lists], k)
-
-    return around, list_anchors
+    return lambda k, _: corpus.neighbours(name, list_owners, list_anchors, k), list_anchors
 
 
 @dataclass(frozen=True)
