@@ -117,7 +117,8 @@ def test_the_cost_of_the_cut_is_said_and_logged(world, tmp_path, capsys, monkeyp
     results = train(world, tmp_path / "exp", **SHORT)
     found = [results["dev"][state]["RR@10"] for state in (UNTRAINED, STARTED)]
     lines = capsys.readouterr().err.splitlines()
-    assert f"untrained: dev RR@10 {found[0]:.4f} as it came, {found[1]:.4f} at 5/4 tokens" in lines
+    now = f"{found[1]:.4f} with passages of 5 and queries of 4 tokens"
+    assert f"untrained: dev RR@10 {found[0]:.4f} as you gave it, {now}" in lines
     texts = [f"{world.collection.n_passages:,}", f"{world.collection.n_queries:,}"]
     assert (
         f"passages: 100 % of {texts[0]} are cut at 5 tokens (the model takes 64); "

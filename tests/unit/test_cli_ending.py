@@ -58,7 +58,7 @@ def test_the_verdict_comes_first_and_then_two_tables_at_most(tmp_path):
     assert f"model: {tmp_path}/model" in lines
     clean = f"hardneg clean {tmp_path} --yes deletes them"
     assert f"disk:  3.0 MiB in {tmp_path}, 0.1 MiB of it checkpoints and caches: {clean}" in lines
-    assert "less:  --set keep=last stores the model of the last state alone" in lines
+    assert "less:  --set keep=last stores only the last model" in lines
     assert lines[-1] == f"more:  hardneg show {tmp_path}"
 
 
@@ -132,7 +132,7 @@ def test_a_note_on_figures_too_high_stands_only_where_passages_were_left_out():
 def test_a_test_is_sure_if_its_corrected_p_is(tmp_path):
     row = ROW | {"p": 0.025, "p_holm": 0.099}
     (line, *_) = ending_text(RESULTS | {"comparisons": [row]}, tmp_path).splitlines()
-    assert line.count("cannot be told from") == 1
+    assert line.count("is not shown to differ from") == 1
     assert "p (Holm) 0.099" in line, "the line says that its p is the corrected one"
     told = verdict(RESULTS | {"comparisons": [row]})
     assert (told.kind, "p (Holm) = 0.099" in told.sentence) == ("unsure", True)
@@ -141,7 +141,10 @@ def test_a_test_is_sure_if_its_corrected_p_is(tmp_path):
 def test_what_is_not_sure_is_not_called_better(tmp_path):
     row = ROW | {"difference": -0.001, "interval": [-0.02, 0.01], "p": 0.8}
     (line, *_) = ending_text(RESULTS | {"comparisons": [row]}, tmp_path).splitlines()
-    assert line == "final cannot be told from untrained (difference -0.001 [-0.020, +0.010]), p 0.800 (test RR@10)"
+    assert (
+        line
+        == "final is not shown to differ from untrained (difference -0.001 [-0.020, +0.010]), p 0.800 (test RR@10)"
+    )
     (line, *_) = ending_text({"forgetting": []}, tmp_path).splitlines()
     assert line == "Nothing was measured: the experiment has no dev and no test split."
 

@@ -250,7 +250,7 @@ def test_verify_goes_on_where_a_place_is_missing(world, tmp_path, hardneg):
         assert (status, err.count("\n"), report["whole"]) == (3, 1, False)
         assert [one["path"] for one in report["checked"]] == [str(run)]
         assert [(one["path"], one["code"]) for one in report["faults"]] == [(str(missing), "NOT_FOUND")]
-    assert "1 checked, none not whole; 1 not there, or nothing to verify\n" in hardneg("verify", missing, run)[1]
+    assert "1 checked, all whole; 1 not there, or nothing to verify\n" in hardneg("verify", missing, run)[1]
     run.write_text("")
     status, out, err = hardneg("verify", missing, run)
     assert (status, err.count("\n"), "1 checked, 1 not whole" in out) == (4, 2, True)

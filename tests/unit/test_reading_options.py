@@ -237,7 +237,7 @@ def test_a_plan_says_what_is_cut_and_counts_one_encoding_more(world, measure):
     }  # fmt: skip
     facts = {name: plan["facts"] for name, plan in found.items()}
     assert facts["short"]["cut passages"] == "100 % of 120 are cut at 6 tokens (the model takes 64)"
-    assert facts["short"]["untrained"] == "measured as it came, and at 6/4 tokens"
+    assert facts["short"]["untrained"] == "measured as you gave it, and with passages of 6 and queries of 4 tokens"
     assert facts["own"]["cut queries"] == "none is cut at 64 tokens"
     assert "untrained" not in facts["own"]
     json.dumps(found)

@@ -287,11 +287,11 @@ def test_the_command_shows_what_it_checked_and_ends_with_the_faults(hardneg, tmp
     one, two = thing(tmp_path / "one"), thing(tmp_path / "two")
     status, out, err = hardneg("verify", one, two)
     assert (status, err) == (0, "")
-    assert re.search(rf"thing +1 +3 +whole +{re.escape(str(two))}\n2 checked, none not whole", out)
+    assert re.search(rf"thing +1 +3 +whole +{re.escape(str(two))}\n2 checked, all whole", out)
     flip(two / "deep/text.txt", 0)
     status, out, err = hardneg("verify", tmp_path)
     assert status == 4
-    assert "NOT WHOLE" in out
+    assert "DAMAGED" in out
     assert err.startswith(f"{two / 'deep/text.txt'}: CORRUPT: SHA-256 ")
     assert len(err.splitlines()) == 1
     status, out, err = hardneg("verify", tmp_path, "--json")

@@ -198,7 +198,7 @@ def superfluous(folder: Path) -> Iterator[Item]:
         for store in layout.stores(derived):
             yield item(store, derived, "made again when it is asked for")
     for place in old_checkpoints(layout):
-        yield item(place, "checkpoints", "the episode is over, and its model stands")
+        yield item(place, "checkpoints", "the episode has ended, and its model is saved")
 
 
 def embeddings(store: Path, final: set[str]) -> Item:

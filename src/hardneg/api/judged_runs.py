@@ -137,13 +137,18 @@ def tested_on(paths: Sequence[AnyRun]) -> str | None:
 
 
 def splits_told(place: Path, *, needed: bool = False) -> ChosenSplits | None:
-    """The splits that an experiment names; None: it is of an older format, which names none.
+    """The splits that an experiment names; None: it is of an older format, or its settings cannot be read.
 
     Raises
     ------
-    ArtifactError : its settings are damaged, or of a newer hardneg; with ``needed``, also of an older one.
+    ArtifactError : a newer hardneg began it; with ``needed``, also in place of None.
     """
-    record = read_settings(place)
+    try:
+        record = read_settings(place)
+    except ArtifactError:
+        if needed:
+            raise
+        return None
     older = record.get("format", 1) < FORMAT or SPLITS not in record
     return None if older and not needed else splits_of(record, place)
 

@@ -76,7 +76,7 @@ def comparison_line(row: Mapping[str, Any], split: str) -> str:
 
     p = corrected(row)
     sure = p <= SURE
-    word = ("beats" if row["difference"] > 0 else "loses to") if sure else "cannot be told from"
+    word = ("beats" if row["difference"] > 0 else "loses to") if sure else "is not shown to differ from"
     low, high = row["interval"]
     sign = 1 if row["difference"] > 0 else -1
     low, high = sorted((sign * low, sign * high))
@@ -140,5 +140,5 @@ def where(out: Path, *, best: bool = False) -> str:
     lines = [
         f"disk:  {size} in {out}, {free} of it checkpoints and caches: hardneg clean {out} --yes deletes them"
     ]
-    lines += ["less:  --set keep=last stores the model of the last state alone"] if best else []
+    lines += ["less:  --set keep=last stores only the last model"] if best else []
     return "\n".join([*lines, f"more:  hardneg show {out}"])

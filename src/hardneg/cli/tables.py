@@ -304,7 +304,7 @@ def plain(text: str) -> str:
 def verification_text(report: Mapping[str, Any]) -> str:
     """What was checked, and what is not whole."""
     rows = [
-        (one["kind"], one["files"], one["bytes"], "whole" if one["whole"] else "NOT WHOLE", one["path"])
+        (one["kind"], one["files"], one["bytes"], "whole" if one["whole"] else "DAMAGED", one["path"])
         for one in report["checked"]
     ]
     lines = [table(["kind", "files", "bytes", "", "place"], rows)]
@@ -312,7 +312,7 @@ def verification_text(report: Mapping[str, Any]) -> str:
     broken = sum(not one["whole"] for one in report["checked"])
     absent = len(report["faults"]) - broken
     more = f"; {absent} not there, or nothing to verify" if absent else ""
-    return "\n".join([*lines, f"{len(rows)} checked, {broken or 'none'} not whole{more}"])
+    return "\n".join([*lines, f"{len(rows)} checked, {f'{broken} damaged' if broken else 'all whole'}{more}"])
 
 
 def cleaning_text(report: Mapping[str, Any]) -> str:

@@ -225,7 +225,8 @@ def note_among(judge: Judge) -> None:
     if (rows := judge.judged_among.get("dev")) is not None:
         say(
             f"dev is evaluated on {len(rows):,} of {judge.data.collection.n_passages:,} passages: the positives,"
-            f" and BM25's first {judge.dev_passages:,} for each query; so its figures are too high"
+            f" and BM25's first {judge.dev_passages:,} for each query; so its figures are higher than those of a"
+            " full search"
         )
     dev = judge.data.dev
     if dev is not None and judge.without_hits > MISSED * len(dev):
@@ -250,7 +251,7 @@ def note_cost(seen: Seen, measure: Measure, how: str) -> None:
     """Say what the settings that training starts with cost the model, before any training."""
     for split in [split for split in ("dev", "test") if split in seen[STARTED].evaluations][:1]:
         own, now = (seen[name].evaluations[split].means[str(measure)] for name in (UNTRAINED, STARTED))
-        say(f"untrained: {split} {measure} {own:.4f} as it came, {now:.4f} {how}")
+        say(f"untrained: {split} {measure} {own:.4f} as you gave it, {now:.4f} {how}")
 
 
 # ---------------------------------------------------------------- choose the one to keep

@@ -86,7 +86,7 @@ def describe_work(
     sample = take_sample(work, encoder)
     facts = describe_counts(work, sample, seeds)
     if own is not None:
-        facts["untrained"] = f"measured as it came, and {own.how}"
+        facts["untrained"] = f"measured as you gave it, and {own.how}"
     several = any(one.episodes for one in work.beside)
     episodes = [
         {**({"model": name} if several else {}), **episode.as_json()} for name, episode in work.every_episode

@@ -120,7 +120,8 @@ class FrozenModels:
                 return as_logits(StoredScores(pool), self._stored_scale(pool, live))
             if not named:
                 log.warning(
-                    "the pool has no score for some positives: the model to filter by is distilled instead"
+                    "the pool has no score for some positives: the scores of the model to filter by are distilled"
+                    " instead"
                 )
         if live is None:
             raise no_teacher(takes_pool=pool is not None)

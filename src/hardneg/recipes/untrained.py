@@ -27,7 +27,7 @@ class Own:
     ----------
     load : makes the pretrained model.
     sides : the sides whose vectors differ between the two models.
-    how : the changes, for people: ``at 64/32 tokens, with head = 'ance'``.
+    how : the changes, for people: ``with passages of 64 and queries of 32 tokens, head = 'ance'``.
     """
 
     load: Callable[[], BiEncoder]
@@ -56,7 +56,8 @@ def difference(own: EncoderSettings, start: EncoderSettings, reinit: int = 0) ->
     changed = [name for name in now if before[name] != now[name]]
     parts = []
     if any(name in OF_TEXTS for name in changed):
-        parts.append(f"at {now['passage_length']}/{now['search_query_length'] or now['query_length']} tokens")
+        queries = now["search_query_length"] or now["query_length"]
+        parts.append(f"with passages of {now['passage_length']} and queries of {queries} tokens")
     others = [f"{name} = {now[name]!r}" for name in changed if name not in OF_TEXTS + UNSEEN]
     others += [f"{reinit} layers begun anew"] if reinit else []
     return ", ".join([*parts, *([f"with {', '.join(others)}"] if others else [])]) or "as trained on"

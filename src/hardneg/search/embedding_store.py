@@ -230,7 +230,7 @@ def finish(path: Path, shards: Sequence[Shard], origin: BuildKey, facts: Mapping
     write_json(path / MANIFEST, Manifest(KIND, origin.settings, origin.inputs, facts, files, VERSION).as_json())
     if cosine > COLLAPSED:
         log.warning(
-            "%s: mean pairwise cosine %.4f: the vectors are nearly all alike, and rank next to nothing;"
+            "%s: mean pairwise cosine %.4f: the vectors are nearly all alike and can hardly rank passages;"
             " check the model, its pooling and its prompts",
             path,
             cosine,
