@@ -456,6 +456,31 @@ def test_the_card_says_how_to_cut_texts_that_the_pair_has_room_for(
         assert np.abs(found - told["model"].predict(pairs)).max() > 0.01  # so it was needed
 
 
+@pytest.mark.parametrize("prompt", ["", "read: "])
+@pytest.mark.parametrize("lengths", [{}, {"passage_length": 20}])
+def test_the_card_cuts_passages_after_as_many_characters(
+    classifiers, prompt, lengths, tmp_path, sentence_transformers
+):
+    source, rows = stub(), drawn(stub())
+    settings = {"max_characters": 18, "passage_prompt": prompt, "title_join": "space", "activation": "identity"}
+    ranker = load_ranker(classifiers("bert"), max_length=60, **settings, **lengths)
+    save_ranker(ranker, tmp_path / "ranker")
+    card = (tmp_path / "ranker/README.md").read_text()
+    assert "it cuts a passage, its title included, after 18 characters" in card
+    code = card.partition("```python\n")[2].partition("```")[0].replace("this folder", str(tmp_path / "ranker"))
+    exec(code, told := {})  # what people copy
+    call = code.partition("scores = ")[2]
+    pairs = pairs_of_texts(source, *rows, " ")
+    calls = [
+        call.replace('"a question"', repr(one)).replace('"a title its text"', repr(other)) for one, other in pairs
+    ]
+    given = np.concatenate([eval(one, told) for one in calls])
+    found = scored(ranker, source, tmp_path, rows)
+    np.testing.assert_allclose(found, given, atol=1e-4, rtol=0)
+    whole = told["model"].predict([(one, prompt + other) for one, other in pairs])
+    assert np.abs(found - whole).max() > 0.01  # so it was needed
+
+
 @pytest.mark.parametrize("family", ["bert", "roberta"])  # the second has tokens for blanks
 def test_titles_that_are_joined_as_the_card_says_give_equal_scores(
     classifiers, family, tmp_path, sentence_transformers

@@ -328,6 +328,10 @@ def _card(ranker: CrossEncoder, title: str, about: str | None, metadata: Mapping
         join = separator(ranker.tokenizer) if settings.title_join == "sep" else " "  # blanks around it are tokens
         text = f"a title{join}its text"
     passage = json.dumps(settings.passage_prompt + text, ensure_ascii=False)
+    if settings.max_characters:  # the prompt is put before what is left
+        passage = f"{json.dumps(text, ensure_ascii=False)}[:{settings.max_characters}]"
+        if settings.passage_prompt:
+            passage = f"{json.dumps(settings.passage_prompt, ensure_ascii=False)} + {passage}"
     return CARD.format(
         metadata="".join(f"{name}: {json.dumps(value)}\n" for name, value in metadata.items()),  # JSON is YAML
         title=title,
@@ -346,9 +350,12 @@ def _use(ranker: CrossEncoder, **texts: str) -> str:
     if ranker.settings.activation != "identity":
         texts |= {"logits": LOGITS, "activation": ", activation_fn=torch.nn.Identity()"}
         texts["imports"] = f"import torch\n{texts['imports']}"
-    if query == room // 2 and passage >= room:
+    characters = ranker.settings.max_characters
+    if query == room // 2 and passage >= room and not characters:
         return USE.format(**texts)
     besides = ""
+    if characters:
+        besides += f" Before that, it cuts a passage, its title included, after {characters} characters."
     if query > room // 2 and query + passage > room:
         besides += " If a pair is still too long, it may also cut the query, which this ranker never does to fit."
     if chunks > 1:
