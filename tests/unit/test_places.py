@@ -253,7 +253,7 @@ def test_verify_goes_on_where_a_place_is_missing(world, tmp_path, hardneg):
     assert "1 checked, all whole; 1 not there, or nothing to verify\n" in hardneg("verify", missing, run)[1]
     run.write_text("")
     status, out, err = hardneg("verify", missing, run)
-    assert (status, err.count("\n"), "1 checked, 1 not whole" in out) == (4, 2, True)
+    assert (status, err.count("\n"), "1 checked, 1 damaged" in out) == (4, 2, True)
 
 
 # ---------------------------------------------------------------- options that stand anywhere
