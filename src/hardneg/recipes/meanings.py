@@ -358,11 +358,6 @@ MEANINGS: dict[str, Meaning] = {
     "normalize": Meaning("Whether vectors get length 1, so that scores are cosines."),
     "dim": Meaning("Vectors are cut to this many dimensions. None: whole.", "dimensions"),
     "scale": Meaning("Scores are multiplied by it in the loss: 1 / temperature.", "factor"),
-    "ranker.scale": Meaning(
-        "Scores are multiplied by it in the loss alone: they are stored and distilled without it. To distil them"
-        " as they were trained, set `teacher_temperature` to 1 / scale.",
-        "factor",
-    ),
     "prompts": Meaning("Prompts and lengths of a family of models: `e5`, `bge`, `gte`, `nomic`."),
     "query_prompt": Meaning('Text put before every query. `""`: no prompt.', "text"),
     "passage_prompt": Meaning('Text put before every passage. `""`: no prompt.', "text"),
