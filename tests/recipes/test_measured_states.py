@@ -3,7 +3,6 @@
 import itertools
 import json
 import logging
-from functools import cached_property
 
 import pytest
 
@@ -409,33 +408,6 @@ def test_dev_may_be_judged_among_the_same_few_passages_in_every_state(train, wor
     assert {"untrained", "final", "bm25"} <= results["dev"].keys()
     again, _ = train(recipe, "again", measure_every=2, keep="best", dev_passages=3)
     assert again["kept"] == results["kept"]
-
-
-def test_a_state_judged_among_other_passages_is_not_chosen_and_stays(train, monkeypatch):
-    """As an earlier version judged it, which chose other passages; its figure among fewer is too high."""
-    options = {"dev_passages": 1, "measure_every": 2, "keep": "best", "learning_rate": RUINOUS, "warmup": 0}
-    options |= {"examine": "judged", "test": "none"}
-
-    def failing(self, state, made, record=DevEvaluator._record):
-        record(self, state, made)
-        if made == 4:
-            raise Power
-
-    monkeypatch.setattr(DevEvaluator, "_record", failing)
-    monkeypatch.setattr(measured_states, "means_of", lambda judge, run: {"RR@10": 1.0})  # so the first is the best
-    with pytest.raises(Power):
-        train("star", **options)
-    monkeypatch.undo()
-    said, few = [], Judge.judged_among
-    among = cached_property(lambda self: {name: rows[:-1] for name, rows in few.__get__(self).items()})
-    among.__set_name__(Judge, "judged_among")
-    monkeypatch.setattr(Judge, "judged_among", among)
-    monkeypatch.setattr(ends, "say", said.append)
-    results, path = train("star", **options)
-    assert list(results["kept"]["of"]) == ["untrained", LAST]
-    told = ": another hardneg judged dev among other passages, so this state is not chosen"
-    assert [line for line in said if told in line] == [f"step-2{told}", f"step-4{told}"]
-    assert (path / "states/1-2/model").is_dir()
 
 
 def test_a_look_at_dev_encodes_these_passages_alone(train):

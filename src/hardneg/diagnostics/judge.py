@@ -18,7 +18,6 @@ from hardneg.negatives.candidates import Contains
 from hardneg.negatives.labels import DEPTH, answers_of, no_hits, relevant
 from hardneg.records import Int32, Positives, Run, distinct
 from hardneg.search.bm25 import bm25_run
-from hardneg.search.runs import part_of
 
 MOST = 0.5  # share of the passages: dev is judged among fewer than these, or among all passages
 
@@ -77,17 +76,6 @@ class Judge:
         found = self.data.dev.positives().passage_rows
         rows = distinct(np.concatenate([run.passage_rows, found])).astype(np.int32, copy=False)
         return {"dev": rows} if len(rows) < MOST * self.data.collection.n_passages else {}
-
-    @cached_property
-    def _dev_part(self) -> str:
-        return part_of(self.judged_among["dev"]) if self.judged_among else ""
-
-    def compares(self, runs: Mapping[str, Run]) -> bool:
-        """Whether the run of dev among these, if there is one, ranks the passages that dev is judged among now.
-
-        Another version of hardneg may have judged a state among others, and its weights may be gone since.
-        """
-        return "dev" not in runs or runs["dev"].limited == self._dev_part
 
     @property
     def few_of_dev(self) -> dict[str, Any]:

@@ -33,7 +33,6 @@ class Measured:
     evaluations : the evaluation of its run, by split.
     ranks : the reciprocal rank of the best positive of every training query [Q].
     informative : the share of its training negatives that are still near their query.
-    compares : whether dev was judged among the same passages as it is now; if not, the state cannot be kept.
     """
 
     record: StateRecord
@@ -43,7 +42,6 @@ class Measured:
     evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
     ranks: Float64 | None = None
     informative: float | None = None
-    compares: bool = True
 
 
 def measure_state(state: State, judge: Judge, layout: Layout, *, depth: int) -> Measured:
@@ -66,8 +64,7 @@ def with_figures(found: Measured, judge: Judge, state: State | None = None) -> M
     ----------
     state : has the negatives that it was trained on; None: the informative share is left out.
     """
-    compares = found.record.of is not None or judge.compares(found.runs)  # a form of a state is not chosen itself
-    found = replace(found, evaluations=judge.evaluate(found.runs), compares=compares)
+    found = replace(found, evaluations=judge.evaluate(found.runs))
     if (run := found.runs.get("train")) is None:
         return found
     positives = judge.relevant(run)

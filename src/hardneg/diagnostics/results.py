@@ -204,8 +204,6 @@ def measure_all(
         if is_leader():
             if state.name not in experiment.noted:
                 note_state(seen[state.name], plan.measures[0])
-            if not seen[state.name].compares:
-                say(f"{state.name}: another hardneg judged dev among other passages, so this state is not chosen")
             if state.name == STARTED:
                 note_cost(seen, plan.measures[0], plan.how)
         experiment.observers.tell_state(state.name, partial(told, seen[state.name]))

@@ -21,8 +21,7 @@ def dev_values(seen: Seen, last: str, measure: Measure) -> dict[str, float]:
 
     If settings changed the model before training, both the model as it came and the state that training started
     from can be kept. If training is for an index, the value is that of the state as the index retrieves it; the
-    model as it came was not searched through the index, so it is left out where settings changed it. So is a state
-    whose value does not compare, because dev was judged among other passages.
+    model as it came was not searched through the index, so it is left out where settings changed it.
 
     Parameters
     ----------
@@ -34,7 +33,7 @@ def dev_values(seen: Seen, last: str, measure: Measure) -> dict[str, float]:
     for name, one in seen.items():
         can_be_kept = one.record.of is None and (one.place is not None or name in (*before, last))
         through = indexed.get(name, one)
-        if can_be_kept and through.compares and "dev" in through.evaluations:
+        if can_be_kept and "dev" in through.evaluations:
             found[LAST if name == last else name] = through.evaluations["dev"].means[str(measure)]
     return found
 

@@ -108,7 +108,6 @@ class DevEvaluator:
         self.runs, self.with_index, self.lasting = runs, with_index, lasting
         self.keeps_weights = weights and settings.keep == "best"
         self.values: dict[Place, float] = {}
-        self.other: set[Place] = set()  # were measured among other passages: their values do not compare
         self.origin = 0.0  # the value of the state that the stage begins with
         self.inputs: Mapping[str, str] = {}
 
@@ -116,13 +115,13 @@ class DevEvaluator:
         """Find the states that were measured before; returns the first due step that was not measured, or None."""
         self.inputs = inputs
         self._tell_what_has_no_effect()
-        self.values, self.other = by_leader(self._found)
+        self.values = by_leader(self._found)
         if self.settings.patience:
             self.origin = self._means(self._state(encoder, 0, self.start))[str(self.settings.steering)]
         for place in sorted(place for place in self.values if place[0] == self.episode):
             self._tell_again(place)
         known = [step for step in self.steps if self.stop_step is None or step <= self.stop_step]
-        return next((step for step in known if not self.is_known(step)), None)
+        return next((step for step in known if (self.episode, step) not in self.values), None)
 
     def _tell_what_has_no_effect(self) -> None:
         """Say if training is too short for the interval or the patience that somebody gave."""
@@ -139,8 +138,6 @@ class DevEvaluator:
         """The step at which patience ended, or None: ``patience`` values in a row did not beat the best before."""
         best, since = self.origin, 0
         for step in self.measured:
-            if (self.episode, step) in self.other:
-                continue
             if self.settings.patience is None or (self.episode, step) not in self.values:
                 return None
             value = self.values[self.episode, step]
@@ -155,7 +152,7 @@ class DevEvaluator:
 
     def is_known(self, made: int) -> bool:
         """Whether the state after so many steps was measured before."""
-        return (self.episode, made) in self.values or (self.episode, made) in self.other
+        return (self.episode, made) in self.values
 
     def evaluate(self, encoder: BiEncoder, made: int) -> None:
         """Measure the state after ``made`` steps, unless it was measured; keep the weights of the best so far."""
@@ -219,15 +216,14 @@ class DevEvaluator:
             runs = layout.relative(state.folder)
             draft.facts |= {"model": state.digest, "name": state.name, "runs": runs}
 
-    def _found(self) -> tuple[dict[Place, float], set[Place]]:
-        """The values of measured states of all stages, and the states whose values do not compare with these.
+    def _found(self) -> dict[Place, float]:
+        """The values of measured states of all stages.
 
         States of this stage that are not due, or were measured with other inputs, are deleted. So is the best one
         if its weights are gone, so that it is measured again and its weights are kept; but not where a later
-        episode has begun, because then this one is not trained again. A state for which an earlier hardneg judged
-        dev among other passages stays as it is, with its weights.
+        episode has begun, because then this one is not trained again.
         """
-        found, other = {}, set()
+        found = {}
         for place in self.experiment.layout.measured_states():
             state = self.experiment.layout.state(place[1], place[0])
             ours = place[0] == self.episode
@@ -236,10 +232,7 @@ class DevEvaluator:
                 continue
             if is_published(state.record):
                 run = load_run(run_of(self.experiment / read_manifest(state.record).facts["runs"], "dev"))
-                if self.judge.compares({"dev": run}):
-                    found[place] = self._means_of(run)[str(self.settings.steering)]
-                else:
-                    other.add(place)
+                found[place] = self._means_of(run)[str(self.settings.steering)]
         best, later = best_of(found), self.experiment.layout.episode(self.episode + 1).checkpoints.is_dir()
         if self.keeps_weights and best and best[0] == self.episode and not later:
             state = self.experiment.layout.state(best[1], best[0])
@@ -248,7 +241,7 @@ class DevEvaluator:
                 del found[best]
         if self.keeps_weights:
             forget_weights(self.experiment, found)  # a killed process may have left those of a former best state
-        return found, other
+        return found
 
     def _is_current(self, step: int) -> bool:
         path = self.experiment.layout.state(step, self.episode).record
