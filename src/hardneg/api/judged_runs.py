@@ -149,7 +149,7 @@ def splits_told(place: Path, *, needed: bool = False) -> ChosenSplits | None:
         if needed:
             raise
         return None
-    older = record.get("format", 1) < FORMAT or SPLITS not in record
+    older = record.get("format", 1) < FORMAT or not isinstance(record.get(SPLITS), Mapping)
     return None if older and not needed else splits_of(record, place)
 
 

@@ -388,7 +388,7 @@ def begun_at(place: Path) -> Begun | None:
             int(begun["result_settings"]["seed"]),
             str(begun["inputs"].get("splits")),
             str(begun["inputs"].get("collection")),
-            known_splits(begun.get("splits", {"train": "", "dev": None, "test": None}), place),
+            known_splits(begun.get("splits") or {"train": "", "dev": None, "test": None}, place),
         )
     except (HardnegError, OSError, KeyError, TypeError, ValueError) as fault:
         if getattr(fault, "code", "") == "FORMAT_VERSION":
