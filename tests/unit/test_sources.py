@@ -87,14 +87,18 @@ def test_all_candidates_are_the_plain_ones():
 
 @pytest.mark.parametrize("size", [1, 37, 500])
 @pytest.mark.parametrize("lists_per_query", [1, 2])
-def test_block_size_changes_nothing(monkeypatch, size, lists_per_query):
+@pytest.mark.parametrize("scored", [False, True])
+def test_block_size_changes_nothing(monkeypatch, size, lists_per_query, scored):
+    """Margins compare the scores of the lists or, in ``scored``, given ones of each query and passage."""
     run, positives, keys = case(1, lists_per_query=lists_per_query)
+    scores = np.random.default_rng(1).normal(1, 1, (len(positives), N_PASSAGES)).astype(np.float32)
     options = {
         "text_keys": keys,
         "positive_scores": np.linspace(0, 2, len(positives)).astype(np.float32),
         "filters": Filters(absolute_margin=0.1),
         "anchors": np.arange(len(run), dtype=np.int32),
         "source": "lookahead",
+        "compared": (lambda at, passages: scores[at, passages]) if scored else None,
     }
     plain = sampled(run, positives, **options)
     assert len(plain.passage_rows) > 100
