@@ -74,6 +74,13 @@ def test_reciprocal_ranks_by_hand():
     assert [score for _, score in found] == [float(np.float32(value)) for value in expected]
 
 
+@pytest.mark.parametrize("runs", [3, 4])
+def test_a_passage_has_the_worth_of_all_runs(runs):
+    """Three or more, too, and not only of two that are neighbours when hits are sorted by passage."""
+    [found] = lists(fuse([run_of([[7, 3]])] * runs)).values()
+    assert found == [(7, float(np.float32(runs / 61))), (3, float(np.float32(runs / 62)))]
+
+
 def test_linear_by_hand():
     a, b = run_of([[(7, 4.0), (3, 3.0), (5, 2.0)]]), run_of([[(3, 0.9), (9, 0.4)]])
     [found] = lists(fuse([a, b], [1.0, 2.0], fusion=MIN_MAX)).values()
@@ -131,8 +138,11 @@ def test_a_query_that_a_run_lacks_keeps_the_others():
 def test_it_equals_a_slow_loop(fusion, runs, block, monkeypatch):
     monkeypatch.setattr(module, "BLOCK", block)
     draw = np.random.default_rng(runs)
-    given = [random_run(draw, 12 + i, quantum=0.5 if i % 2 else None) for i in range(runs)]
-    weights = draw.integers(0, 5, runs) / 2 + (np.arange(runs) == 0)
+    given = [random_run(draw, 30 + i, 25, quantum=0.5 if i % 2 else None) for i in range(runs)]
+    weights = draw.integers(1, 5, runs) / 2
+    weights[3:4] = 0
+    pairs = [{(query, row) for query, hits in lists(run).items() for row, _ in hits} for run in given]
+    assert set.intersection(*pairs)  # of a query and a passage that every run has, with a weight that counts
     ranks = draw.permutation(60).astype(np.int32)
     for k in (None, 7):
         for id_rank, prefer in ((None, np.arange(60)), (ranks, -ranks)):
