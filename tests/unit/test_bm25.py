@@ -146,6 +146,7 @@ def test_an_index_built_in_blocks_has_the_same_bytes(tmp_path, monkeypatch, toke
     monkeypatch.setattr(bm25_building, "TOKENS", tokens)
     monkeypatch.setattr(bm25_building, "FEWEST", 1)
     monkeypatch.setattr(bm25_building, "MERGED", merged)
+    monkeypatch.setattr(bm25_building, "TEXTS", 7)
     open_bm25(c, tmp_path / "blocks")
     files = [{f.name: f.read_bytes() for f in (tmp_path / way / KIND).rglob("*.*")} for way in ("whole", "blocks")]
     assert files[0] == files[1]

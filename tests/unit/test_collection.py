@@ -97,6 +97,7 @@ def test_a_column_without_a_byte_opens(tmp_path, strings):
 
 def test_rewrite_takes_rows_in_the_given_order(tmp_path, monkeypatch):
     monkeypatch.setattr(text, "CHUNK", 2)
+    monkeypatch.setattr(text, "COPIED", 3)
     columns(tmp_path, ["a", "bb", "", "dddd", "e"])
     text.rewrite(artifacts.Draft(tmp_path), "c", np.array([4, 3, 1, 1, 2]))
     assert list(TextColumn.open(tmp_path, "c")) == ["e", "dddd", "bb", "bb", ""]
@@ -401,7 +402,9 @@ def test_empty_texts_can_be_kept(tmp_path):
     assert list(c.texts) == ["", " "]
 
 
-def test_passages_without_a_text_are_copies_only_if_their_titles_are_equal(tmp_path):
+@pytest.mark.parametrize("copied", [3, 100])
+def test_passages_without_a_text_are_copies_only_if_their_titles_are_equal(tmp_path, monkeypatch, copied):
+    monkeypatch.setattr(text, "COPIED", copied)
     titles = ["One", "Two ", "\u00a0", "", "One", "Two"]
     c = made(tmp_path, [*((str(i), title, " " * (i % 2)) for i, title in enumerate(titles)), ("6", "", "Three")],
              {"q": "which"}, {"train": {"q": ["0"]}}, allow_empty=True)  # fmt: skip

@@ -87,6 +87,12 @@ def test_a_change_anywhere_in_a_long_text_leaves_it_nearly_equal(monkeypatch):
     assert ((signatures(kept) == whole).mean(1) > 0.9).all()
 
 
+def test_a_text_has_its_signature_in_any_block(monkeypatch):
+    monkeypatch.setattr("hardneg.data.near_copies.BLOCK", 3)
+    texts = [LONG, "", "a", LONG.upper(), "a wholly other text", LONG + "again", "ab", "foxes"]
+    assert signatures(texts).tolist() == [signatures([text])[0].tolist() for text in texts]
+
+
 def test_short_and_empty_texts_have_signatures_too():
     marks = signatures(["", "a", "ab", "a", "我", "我爱北京天安门"])
     assert (near(marks, marks, itself=True) >= 0).tolist() == [False, True, False, True, False, False]
