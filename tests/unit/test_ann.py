@@ -92,6 +92,14 @@ def test_recall_takes_one_of_equal_passages_for_another(dtype):
     assert recall(flat, copies)["recall"] == {"R@10": 1.0, "R@100": 1.0}
 
 
+def test_passages_are_added_block_by_block_of_each_shard(monkeypatch):
+    monkeypatch.setattr(ann_building, "BLOCK", 7)
+    vectors = np.random.default_rng(0).normal(size=(30, 16)).astype(np.float32)
+    flat = ann_building.make("flat", 16, {})
+    fill(flat, vectors_in_memory(vectors), 0)
+    assert np.array_equal(flat.reconstruct_n(0, 30), vectors)
+
+
 @pytest.mark.parametrize("n", [700, 50])
 def test_recall_without_equal_passages_counts_the_rows_of_exact_search(n):
     different = vectors_in_memory(np.random.default_rng(0).normal(size=(n, 16)).astype(np.float32))

@@ -129,7 +129,8 @@ def test_a_store_may_have_more_shards_than_a_process_usually_holds_files(tmp_pat
         opened(tmp_path / "e")
 
 
-def test_statistics_equal_a_slow_loop(tmp_path):
+def test_statistics_equal_a_slow_loop(tmp_path, monkeypatch):
+    monkeypatch.setattr(embeddings, "BLOCK", 3)
     found = encode(Tokens(), tmp_path / "e")
     vectors = vectors_of(found).astype(np.float64)
     norms = [np.sqrt(sum(x * x for x in vector)) for vector in vectors]

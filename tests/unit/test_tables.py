@@ -499,6 +499,14 @@ def test_a_column_that_nobody_reads_may_hold_what_cannot_be_read(tmp_path, suffi
     assert sorted(found.texts) == ["p", "s"]
 
 
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_columns_are_read_in_parts_of_a_few_rows(tmp_path, monkeypatch, suffix):
+    pytest.importorskip("pyarrow")
+    monkeypatch.setattr("hardneg.data.formats.tables.ROWS", 2)
+    place = written(tmp_path / f"a.{suffix}", {"query": list("abcde")})
+    assert list(read_rows(place)) == [(line, {"query": query}) for line, query in enumerate("abcde", 1)]
+
+
 @pytest.mark.parametrize("name", ["day", "moment", "zoned", "broken", "twice"])
 @pytest.mark.parametrize("column", ["query", "positive", "query_id", "negative", "score"])
 def test_a_value_that_is_read_and_cannot_be_names_its_row(tmp_path, name, column):
