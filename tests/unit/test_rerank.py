@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import read_run, write_run
 from hardneg.data.ids import Vocabulary
 from hardneg.errors import NumericError, SettingsError
@@ -13,7 +14,7 @@ from hardneg.models.loading import load_encoder
 from hardneg.records import Run, offsets_of, spans
 from hardneg.search import rerank as module
 from hardneg.search.encoding import Encoding
-from hardneg.search.rerank import RetrieverScorer, below, rerank
+from hardneg.search.rerank import RerankedRetriever, RetrieverScorer, below, rerank
 from hardneg.search.retriever import Retriever
 from worlds.tiny_records import run_of
 from worlds.tiny_world import one_thread  # noqa: F401
@@ -70,6 +71,35 @@ def test_it_equals_a_slow_loop_and_sorts_into_the_same_order(k, block, monkeypat
         assert given[:k].tolist() == scores[query, found[:k]].tolist()
         tail = given[max(k - 1, 0) :]
         assert (np.diff(tail) < 0).all()
+
+
+class Listed:
+    """A retriever that finds the passages of one list for whatever is asked."""
+
+    def __init__(self, collection, rows):
+        self.collection, self.rows = collection, rows
+
+    def search_queries(self, query_rows, k):
+        return run_of([self.rows] * len(query_rows), query_rows=query_rows).cut(k)
+
+    def search_texts(self, texts, k):
+        return self.search_queries(range(len(texts)), k)
+
+
+def test_as_many_hits_are_reranked_however_few_are_asked_for(tmp_path):
+    """The scorer lifts the 15th of 30 hits to the first place, and the 21st stays where it is."""
+    passages, queries = {f"p{i:02d}": f"text {i}" for i in range(30)}, {"a": "one", "b": "two"}
+    collection = Collection.from_lists(passages, queries, {"train": {"a": ["p00"]}}, to=tmp_path / "c")
+    order, scores = np.random.default_rng(0).permutation(30), np.zeros((2, 30))
+    scores[:, order[14]], scores[:, order[20]] = 1.0, 2.0
+    table = Table(scores)
+    table.of_texts = lambda texts: table
+    retriever = RerankedRetriever(Listed(collection, order), table, 20)
+    rows = np.arange(2, dtype=np.int32)
+    for search, asked in ((retriever.search_queries, rows), (retriever.search_texts, ["three", "four"])):
+        whole, few = search(asked, 20), search(asked, 3)
+        assert rows_by_query(few) == [hits[:3] for hits in rows_by_query(whole)]
+        assert [hits[0] for hits in rows_by_query(few)] == [order[14]] * 2
 
 
 def test_a_file_keeps_the_order(tmp_path):
