@@ -308,6 +308,16 @@ def test_what_is_filtered_equals_a_slow_loop(state, train, source, filters):
     assert 0 < removed < DEPTH * len(train)
 
 
+def test_bounds_hold_for_what_an_older_pool_hands_on(state, train):
+    """Negatives that an episode without bounds mined at ranks 1 to 4 are no momentum of one with bounds."""
+    old = pool_of(state, train)
+    assert any(e.rank < 5 for i in range(len(train)) for e in entries_of(old, i))
+    new = pool_of(state, train, previous=old, episode=2, filters=Filters(rank_from=5))
+    carried = [e.rank for i in range(len(train)) for e in entries_of(new, i) if e.momentum]
+    assert carried
+    assert min(carried) >= 5
+
+
 def test_a_pool_counts_what_bounds_kept_out_of_each_source(state, train, tmp_path, caplog):
     plain, filters = pool_of(state, train), Filters(relative_margin=0.02)
     assert plain.filtered == {}
