@@ -183,6 +183,16 @@ def test_gzip_by_name_and_the_same_bytes_again(world, tmp_path):
         assert (tmp_path / "f.json.gz").read_bytes() == first
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_texts_are_read_block_by_block(world, tmp_path, monkeypatch, format):
+    collection, pool, model = world
+    options = {"format": format, "model": model if format == "token-ids" else None}
+    hn.export_pool(pool, collection, tmp_path / "whole", **options)
+    monkeypatch.setattr("hardneg.api.export.BLOCK", 2)
+    hn.export_pool(pool, collection, tmp_path / "blocks", **options)
+    assert (tmp_path / "blocks").read_bytes() == (tmp_path / "whole").read_bytes()
+
+
 # ---------------------------------------------------------------- and back
 
 

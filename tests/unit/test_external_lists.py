@@ -121,8 +121,10 @@ def mined(world, tmp_path, file, **options):
     return pool, dict(zip(names, (ids[a:b] for a, b in cut), strict=True))
 
 
-def test_token_ids_name_passages_and_queries(world, tmp_path, monkeypatch):
+@pytest.mark.parametrize("block", [2, 100])
+def test_token_ids_name_passages_and_queries(world, tmp_path, monkeypatch, block):
     _, _, words = world
+    monkeypatch.setattr("hardneg.api.external.BLOCK", block)
     monkeypatch.setattr("hardneg.api.mine.note", told := Mock())
 
     def ids(text):

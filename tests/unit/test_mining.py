@@ -284,8 +284,9 @@ BOUNDS = [
 
 @pytest.mark.parametrize("filters", BOUNDS)
 @pytest.mark.parametrize("source", ["query", "lookahead"])
-def test_what_is_filtered_equals_a_slow_loop(state, train, source, filters):
+def test_what_is_filtered_equals_a_slow_loop(state, train, source, filters, monkeypatch):
     """Both sources compare the scores for the query; ranks and highest scores are those of the list."""
+    monkeypatch.setattr(mining, "PAIRS", 7)
     for_query, run = mine_run(state, train, "query"), mine_run(state, train, source)
     if filters.max_score is not None:
         filters = Filters(max_score=float(np.median(run.cut(DEPTH).scores)))
