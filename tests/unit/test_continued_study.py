@@ -121,7 +121,7 @@ def test_the_page_is_what_its_kept_outcomes_say(module, harness, tmp_path):
     said = (PAGES / "continued.md").read_text("utf-8")
     block = re.search(r"```bash\n(.*?)```", said, re.DOTALL).group(1).replace("\\\n", " ")
     (command,) = [line.split("studies/continued.py ")[1] for line in block.splitlines() if "continued.py " in line]
-    for name in ("continued.md", "continued.jsonl"):
+    for name in ("continued.md", "continued.jsonl.gz"):
         (tmp_path / name).write_bytes((PAGES / name).read_bytes())
     words = command.replace("FOLDER", str(tmp_path / "none")).replace("docs/studies", str(tmp_path)).split()
     module.main(harness.command_line("", module.options).parse_args([*words, "--only-report"]))
