@@ -56,7 +56,7 @@ def test_the_study_executes_what_is_missing_and_writes_its_page(tmp_path):
     assert text.count("not run") == 0
     assert all(f"| {title} | 1 | 0." in text for title in ("Q-Neg", "ANCE-Tele", "Q-Neg + momentum"))
     assert "| ANCE-Tele | 42 | " in text
-    assert "--data collection --model model --out EXPERIMENT " in text
+    assert f"--data collection --model {Path(model).parent.name}/model --out EXPERIMENT " in text
     assert "--set reinit_layers=1" in text
     assert str(tmp_path) not in text
     # With what was kept, the same page is written where no experiment is.
