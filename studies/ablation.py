@@ -29,9 +29,8 @@ from harness import (
     say,
     table,
 )
-from numpy.typing import NDArray
 from outcomes import Outcome, Values
-from scipy.stats import t as student
+from seeds import detectable, over_seeds
 
 from hardneg.evaluation.significance import holm
 
@@ -137,12 +136,6 @@ def mean_values(outcomes: Known, start: str, row: str, seeds: Sequence[int], of:
     return np.mean(known, axis=0) if known and len(known) == len(values) else None
 
 
-def over_seeds(values: Sequence[float]) -> str:
-    """A mean, with the standard deviation if there are several values."""
-    spread = f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.4f}{spread}"
-
-
 # ---------------------------------------------------------------- tables
 
 
@@ -218,16 +211,6 @@ def by_seed_table(outcomes: Known, start: str, rows: Sequence[str]) -> str:
             lines.append([f"{called_row(row)} − {called_row(other_row)}", str(seed), *gains, *less])
     heads = [f"{MEASURE}, episode 1", f"{MEASURE}, episode 2", f"{MEASURE}, final"]
     return table(["", "seed", *heads, *(f"forgotten, {i}" for i in (1, 2, 3))], lines)
-
-
-def detectable(differences: NDArray[np.float64], seeds: int) -> float:
-    """The smallest true difference of the means that so many ``seeds`` show in four of five studies.
-
-    That is by a paired t-test over seeds at the level of 5 %, if the differences spread over seeds as these do. It
-    is the usual approximation, (t(0.975) + t(0.8)) s / sqrt(n) (Cohen, "Statistical power analysis", 1988).
-    """
-    quantiles = student.ppf(0.975, seeds - 1) + student.ppf(0.8, seeds - 1)
-    return float(quantiles * np.std(differences, ddof=1) / np.sqrt(seeds))
 
 
 def detectable_table(outcomes: Known, start: str, pairs: Sequence[tuple[str, str]]) -> str:

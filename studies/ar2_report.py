@@ -11,6 +11,7 @@ import numpy as np
 from ar2_cells import ADVERSARIAL, DEEP, FIRST_RANKER, MAIN, START, TITLES, cell_of, name_of, size_of
 from harness import difference, insert, paired, table
 from outcomes import Outcome, Values
+from seeds import over_seeds
 
 from hardneg.evaluation.significance import holm
 
@@ -129,14 +130,6 @@ def state_in(one: Outcome, state: str, split: str = "test") -> str:
     """The name of a state in an outcome; the state that training starts from may have another name there."""
     started = state.replace(BEGIN_AT, "untrained-as-trained", 1)
     return started if started in one.results.get(split, {}) else state
-
-
-def over_seeds(values: Sequence[float], form: str = ".4f") -> str:
-    """A mean, with the standard deviation if there are several values."""
-    if not values:
-        return NOT_RUN
-    spread = f" ± {np.std(values, ddof=1):{form}}" if len(values) > 1 else ""
-    return f"{np.mean(values):{form}}{spread}"
 
 
 def counted(seeds: Sequence[int]) -> str:

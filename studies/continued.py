@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from harness import Step, Study, arguments, begin, called, difference, insert, keep, paired, say, table
-from numpy.typing import NDArray
 from outcomes import Outcome, Values
-from scipy.stats import t as student
 from scipy.stats import ttest_rel
+from seeds import detectable, over_seeds
 
 from hardneg.evaluation.significance import holm
 
@@ -117,12 +116,6 @@ def forgotten(episode: int) -> Figure:
 # ---------------------------------------------------------------- tables
 
 
-def over_seeds(values: Sequence[float]) -> str:
-    """A mean, with the standard deviation if there are several values."""
-    spread = f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.4f}{spread}" if len(values) else "not run"
-
-
 def states_table(done: Done) -> str:
     """What every arm came to: test after each episode, the dev curve, and what each episode forgot."""
     columns: dict[str, Figure] = {f"test, episode {i}": on_test(f"episode-{i}", MEASURE) for i in EPISODES[:-1]}
@@ -171,7 +164,7 @@ def training_table(done: Done) -> str:
             line = [f"{titled(a)} − {titled(b)}", name, ", ".join(f"{gain:+.4f}" for gain in gains)]
             if len(gains) > 1 and np.std(gains) > 0:
                 found.append(float(ttest_rel(x, y).pvalue))
-                shown = f"{detectable(gains):.4f}"
+                shown = f"{detectable(gains, len(gains)):.4f}"
                 line += [f"{gains.mean():+.4f}", f"{np.std(gains, ddof=1):.4f}", f"{found[-1]:.2g}", shown]
             else:
                 line += [f"{gains.mean():+.4f}", "", "not tested", ""]
@@ -180,16 +173,6 @@ def training_table(done: Done) -> str:
     rows = [[*line[:-1], f"{next(corrected):.2g}" if line[-1] else "", line[-1]] for line in lines]
     heads = ["", "", "by seed", "mean", "sd", "p", "p, Holm", "these seeds show"]
     return table(heads, rows)
-
-
-def detectable(gains: NDArray[np.float64]) -> float:
-    """The smallest true difference that so many seeds show in four of five studies, if seeds spread as these do.
-
-    That is by a paired t-test over seeds at the level of 5 %, in the usual approximation
-    (t(0.975) + t(0.8)) s / sqrt(n) (Cohen, "Statistical power analysis", 1988).
-    """
-    n = len(gains)
-    return float((student.ppf(0.975, n - 1) + student.ppf(0.8, n - 1)) * np.std(gains, ddof=1) / np.sqrt(n))
 
 
 def models_table(done: Done) -> str:

@@ -90,11 +90,6 @@ def test_ways_of_training_are_tested_over_the_seeds_that_both_have(module, outco
     assert final[5] == "0.5"  # t = 0.125 / (0.1768 / sqrt(2)) = 1 with one degree of freedom
 
 
-def test_the_smallest_difference_that_seeds_show_by_hand(module):
-    gains = np.array([0.01, 0.02, 0.03])
-    assert module.detectable(gains) == pytest.approx(0.01 * (4.3027 + 1.0607) / 3**0.5, rel=1e-4)
-
-
 def test_each_mix_meets_q_neg_of_its_start_and_each_start_the_other(module, outcome):
     one = {1: outcome([1])}
     done = dict.fromkeys(["q-neg-anew", "tele-anew", "q-neg-continued", "tele-continued"], one)
