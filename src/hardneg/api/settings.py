@@ -391,7 +391,7 @@ def begun_at(place: Path) -> Begun | None:
             known_splits(begun.get("splits") or {"train": "", "dev": None, "test": None}, place),
         )
     except (HardnegError, OSError, KeyError, TypeError, ValueError) as fault:
-        if getattr(fault, "code", "") == "FORMAT_VERSION":
+        if isinstance(fault, ArtifactError) and fault.code == "FORMAT_VERSION":
             raise
         return None
 

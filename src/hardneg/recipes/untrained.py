@@ -54,13 +54,13 @@ def difference(own: EncoderSettings, start: EncoderSettings, reinit: int = 0) ->
     """A text for people that says how ``start`` differs from the model's own settings."""
     before, now = dataclasses.asdict(own), dataclasses.asdict(start)
     changed = [name for name in now if before[name] != now[name]]
-    parts = []
+    new = []
     if any(name in OF_TEXTS for name in changed):
         queries = now["search_query_length"] or now["query_length"]
-        parts.append(f"with passages of {now['passage_length']} and queries of {queries} tokens")
-    others = [f"{name} = {now[name]!r}" for name in changed if name not in OF_TEXTS + UNSEEN]
-    others += [f"{reinit} layers begun anew"] if reinit else []
-    return ", ".join([*parts, *([f"with {', '.join(others)}"] if others else [])]) or "as trained on"
+        new.append(f"passages of {now['passage_length']} and queries of {queries} tokens")
+    new += [f"{name} = {now[name]!r}" for name in changed if name not in OF_TEXTS + UNSEEN]
+    new += [f"{reinit} layers begun anew"] if reinit else []
+    return f"with {', '.join(new)}" if new else "as trained on"
 
 
 def from_own(own: Own | None, training: TrainingRun, states: Callable[[], Iterable[State]]) -> Iterator[State]:
